@@ -8,12 +8,13 @@ system's light or dark. Cells are a role's colour, more or less opaque, which is
 import base64
 import html
 import math
+import re
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -32,6 +33,8 @@ CELLS = 12_000
 """The most cells with a tooltip in one display, some 1 MB: more maps than that are images too."""
 LONGEST = 14
 """The most characters of a token beside a map."""
+UNFIT = re.compile("[^ -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML cannot hold, such as half of a surrogate pair."""
 OPAQUE = 0.8
 """Opacity of the largest value: what is written on it stays legible."""
 
@@ -64,7 +67,6 @@ border-bottom:3px solid;padding:0 3px;margin:0 3px 4px 0;white-space:pre}
 </style>"""
 
 
-@final
 @dataclass(frozen=True)
 class Display:
     """HTML with a title: a notebook shows it where it is the last value of a cell; `save` writes it as a page."""
@@ -92,7 +94,6 @@ class Display:
             raise TraceError(f"{path}: cannot be written ({error})") from None
 
 
-@final
 class Matrix(NamedTuple):
     """A matrix to draw: NaN where there is no number, as where a mask hides it. `pool`: each cell is the largest of so
     many rows and columns. Rows and columns without names have their numbers.
@@ -174,6 +175,26 @@ def heat_maps(matrices: Sequence[Matrix]) -> list[str]:
 
 def heat_map(matrix: Matrix, *, live: bool = True) -> str:
     """Return a matrix as a figure. Its largest number is the most opaque; negative ones have the colour of queries."""
+    body, width, height = draw_map(matrix, live=live)
+    largest = f", each cell the largest of {matrix.pool} × {matrix.pool}" if matrix.pool > 1 else ""
+    title = html.escape(f"{matrix.name}: {' rows x '.join(map(str, matrix.values.shape))} columns{largest}")
+    reach = f", up to {percent(largest_of(matrix.values))}" if matrix.percent else ""
+    caption = f"<figcaption>{html.escape(matrix.name)}{reach}{largest}</figcaption>"
+    return f"<figure>{caption}{picture(width, height, body, title)}</figure>"
+
+
+def svg_file(matrix: Matrix, said: str) -> str:
+    """Return a matrix as an SVG file: black on white, below its name and a line of text."""
+    body, width, height = draw_map(matrix)
+    lines = [f'<rect width="100%" height="100%" fill="#fff"/>{text_at(12, 22, matrix.name)}', text_at(12, 40, said)]
+    across = max(width, 8 * max(len(matrix.name), len(said))) + 24
+    label = html.escape(f"{matrix.name}. {said}")
+    drawn = picture(across, height + 64, f'{"".join(lines)}<g transform="translate(12,52)">{body}</g>', label)
+    return UNFIT.sub("\N{REPLACEMENT CHARACTER}", drawn) + "\n"
+
+
+def draw_map(matrix: Matrix, *, live: bool = True) -> tuple[str, int, int]:
+    """Return a matrix as a part of a picture, with its width and height; `live`: each cell says its number."""
     values = matrix.values.detach().float().cpu()
     n_rows, n_columns = values.shape
     numbered = n_columns <= NUMBERED and not matrix.percent
@@ -188,12 +209,7 @@ def heat_map(matrix: Matrix, *, live: bool = True) -> str:
     width, height = cell[0] * n_columns, cell[1] * n_rows
     frame = f'<rect width="{width}" height="{height}" fill="none" stroke="currentColor" stroke-opacity=".35"/>'
     labels = draw_names(rows, columns, cell, upright=upright) if named else ""
-    body = f'<g transform="translate({left},{top})">{inside}{frame}{labels}</g>'
-    largest = f", each cell the largest of {matrix.pool} × {matrix.pool}" if matrix.pool > 1 else ""
-    title = html.escape(f"{matrix.name}: {n_rows} rows x {n_columns} columns{largest}")
-    reach = f", up to {percent(largest_of(values))}" if matrix.percent else ""
-    caption = f"<figcaption>{html.escape(matrix.name)}{reach}{largest}</figcaption>"
-    return f"<figure>{caption}{picture(left + width + 2, top + height + 2, body, title)}</figure>"
+    return f'<g transform="translate({left},{top})">{inside}{frame}{labels}</g>', left + width + 2, top + height + 2
 
 
 def draw_cells(matrix: Matrix, values: Tensor, cell: tuple[int, int], *, numbered: bool) -> str:

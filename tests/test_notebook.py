@@ -5,6 +5,7 @@ import io
 import re
 import struct
 import zlib
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from clearhead import notebook
 from clearhead.colours import ROLES
-from clearhead.notebook import Display, Matrix, bars, facts, heat_map, heat_maps, png, spell, token_line
+from clearhead.notebook import Display, Matrix, bars, facts, heat_map, heat_maps, png, spell, svg_file, token_line
 
 NAN = float("nan")
 
@@ -65,6 +66,23 @@ def test_many_cells_together_are_images(monkeypatch):
 
 def test_a_pooled_map_says_so():
     assert "each cell the largest of 4 × 4" in heat_map(Matrix("head 0", torch.rand(5, 5), pool=4))
+
+
+@pytest.mark.parametrize("size", [1, 5, 60])
+def test_a_file_is_xml_that_says_its_title_and_holds_all_that_it_draws(size):
+    odd = ["\x00", "\ud800", "]]>", '"', "a" * 400] * (size // 5) or ["<s>"]
+    text = svg_file(Matrix("decoder.0 & head 1", torch.rand(size, size), odd, odd), "1 < 2")
+    text.encode()
+    root = ElementTree.fromstring(text)
+    texts = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[:2] == ["decoder.0 & head 1", "1 < 2"]
+    width, height = float(root.get("width")), float(root.get("height"))
+    drawn = root.find("{http://www.w3.org/2000/svg}g/{http://www.w3.org/2000/svg}g")
+    left, top = map(float, re.findall(r"[\d.]+", drawn.get("transform")))
+    frame = drawn.findall("{http://www.w3.org/2000/svg}rect")[-1]
+    assert 12 + left + float(frame.get("width")) <= width
+    assert 52 + top + float(frame.get("height")) <= height
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|<script|url\(", text)
 
 
 def test_a_png_is_read_by_others():

@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -17,13 +16,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
+from clearhead.serve import openapi, replies
 from clearhead.serve.errors import ApiError, ClientGone, as_reply, error_reply
 from clearhead.serve.guard import OPEN, Guard, Readiness
 from clearhead.serve.limits import Limits
 from clearhead.serve.logs import Logs
 from clearhead.serve.metrics import Metrics
-from clearhead.serve.openapi import describe_routes
-from clearhead.serve.replies import as_json
 
 GONE = 499
 """The status in logs and metrics of a client that hung up before it was answered: nginx's."""
@@ -48,7 +46,6 @@ PAGE_HEADERS = [
 """Headers of every reply that a browser might show; those of the API have no more than it needs."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Front:
     """What all routes share."""
@@ -88,7 +85,6 @@ class Service:
         """Raise RunError where it ended by itself."""
 
 
-@final
 @dataclass(kw_only=True)
 class RequestNotes:
     """Facts about a request that its line in the log will have, noted while it is answered."""
@@ -111,7 +107,6 @@ def at_once(reply: Callable[[Request], Response]) -> Callable[[Request], Awaitab
     return endpoint
 
 
-@final
 class App:
     """Every route behind the guard."""
 
@@ -121,7 +116,7 @@ class App:
             Route("/healthz", at_once(lambda _: PlainTextResponse("ok\n"))),
             Route("/readyz", at_once(lambda _: self.show_readiness())),
             Route("/metrics", at_once(lambda _: self.show_metrics())),
-            Route("/openapi.json", at_once(lambda _: as_json(describe_routes(self.named)))),
+            Route("/openapi.json", at_once(lambda _: replies.as_json(openapi.describe_routes(self.named)))),
             *(route for service in services for route in service.routes(front)),
         ]
         self.router = Router(routes)
@@ -236,7 +231,6 @@ class App:
         return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-@final
 class Reply:
     """A send function that adds the headers that every reply has, and knows the status that was sent."""
 

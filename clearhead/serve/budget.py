@@ -13,12 +13,12 @@ for one answer; ask for a row
 1000
 """
 
-import os
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import final
 
 from clearhead.errors import OptionError
+from clearhead.system import machine_memory
 
 FLOAT = 4
 """Bytes of a number in a tensor."""
@@ -32,7 +32,6 @@ class TooMuchError(OptionError):
     """A question whose answer would cost more than the budget."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Cost:
     """The cost of an answer. A cell is the weight of one query with one key in one head, rebuilt."""
@@ -46,15 +45,11 @@ class Cost:
 
 
 def share_of_memory() -> int:
-    """Return a quarter of the machine's memory, but 1 GB at least and 4 GB at most."""
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # no such question on Windows
-        total = 0
-    return min(4_000_000_000, max(1_000_000_000, total // 4))
+    """Return a quarter of the machine's memory, but 1 GB at least and 4 GB at most; 1 GB if it is unknown."""
+    memory = machine_memory()
+    return int(min(4e9, max(1e9, memory / 4))) if memory < math.inf else 1_000_000_000
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AnswerBudget:
     """The largest cost of one answer: on one core some 7 to 20 seconds of weights, and a part of the memory."""

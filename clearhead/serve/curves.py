@@ -3,17 +3,16 @@
 import os
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, final
+from typing import Any, BinaryIO
 
 from clearhead.errors import RunError
 from clearhead.files import open_regular
 from clearhead.system import NO_LINK, NO_WAIT, check_no_link, has_no_locks, is_alive, try_lock, unlock
 from clearhead.training.folder import RunFolder
-from clearhead.training.holding import LOCK
+from clearhead.training.folder_lock import LOCK
 from clearhead.training.reporting import parse_line
 
 
-@final
 class Curves:
     """The lines of a metrics file, followed as it grows; from the start again where a resume has cut it back."""
 

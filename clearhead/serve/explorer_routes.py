@@ -46,7 +46,7 @@ class ExplorerPages(Service):
         self.explorer, self.static = explorer, static or STATIC
 
     def routes(self, front: Front) -> list[BaseRoute]:
-        turns = {"model": Turns(), "weights": Turns()}
+        turns = {name: Turns() for name in ("model", "weights", "part")}
         routes = routes_of(self.explorer, "/api", turns)
         if self.explorer.beside is not None:
             routes += routes_of(self.explorer.beside, "/b/api", turns)

@@ -6,7 +6,7 @@ are trained further.
 
 from collections.abc import Sized
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -20,16 +20,15 @@ from clearhead.circuits.metrics import AnswerLogProbability, Number
 from clearhead.circuits.texts import Texts, check_pair
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError, RunError
+from clearhead.experiments.tracing import encode_inputs
 from clearhead.serialization import check_fields, hints_of
 from clearhead.tracing import Trace, recording
 from clearhead.training.run import Run
-from clearhead.training.tracing import encode_inputs
 
 NOTHING = "–"
 """The answer shown where the program gives none."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class RunProgram:
     """A compiled program as its run folder describes it."""

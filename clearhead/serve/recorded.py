@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from clearhead.errors import OptionError
+from clearhead.experiments.tracing import encode_inputs
 from clearhead.model.int8 import count_weights
 from clearhead.serve.live import VERSION, LivePage, PinnedText, deflate, live_page, page_facts, script_json
 from clearhead.serve.questions.heads import AskReadings
@@ -24,7 +25,6 @@ from clearhead.serve.questions.weights import AskThumbs, AskTile
 from clearhead.serve.traced import Traced
 from clearhead.tracing.site import TILE, Site
 from clearhead.tracing.survey import View
-from clearhead.training.tracing import encode_inputs
 
 LIVE = 5_000_000
 """Up to so many parameters the model is in the page: 10 MB of weights."""

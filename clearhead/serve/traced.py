@@ -2,13 +2,14 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeVar, final, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from clearhead.circuits import Graph, Texts
 from clearhead.errors import OptionError
+from clearhead.experiments.tracing import encode_inputs
 from clearhead.lru_cache import LRUCache
 from clearhead.model.transformers import Transformer
 from clearhead.serve.boxes import Boxes
@@ -20,7 +21,6 @@ from clearhead.tracing.recording import recording
 from clearhead.tracing.site import Head
 from clearhead.tracing.trace import Candidate, Trace
 from clearhead.training.run import Run
-from clearhead.training.tracing import encode_inputs
 
 HeadChoice = int | Literal["mean"]
 TEXT = "trace a shorter text"
@@ -43,7 +43,6 @@ TILES = 96
 """The number of tiles of a trace in the cache."""
 
 
-@final
 class Traced:
     """A trace, the run it was made with and the request it answers."""
 

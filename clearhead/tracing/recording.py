@@ -25,13 +25,12 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import SupportsIndex, TypeVar, final, overload
+from typing import SupportsIndex, TypeVar, overload
 
 from torch import Tensor, nn
 
-from clearhead.attention import reference
+from clearhead.attention import kernels, reference
 from clearhead.attention.inputs import AttentionInputs
-from clearhead.attention.kernels import kernel_for, run
 from clearhead.attention.layer import Attention
 from clearhead.calls import public
 from clearhead.errors import PlaceError
@@ -63,7 +62,6 @@ def check_stopped() -> None:
         raise StoppedError("nobody waits for this any more")
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class RecordedAttention:
     """An attention as it ran: its inputs, the kernel's context, and the changes made there.
@@ -81,7 +79,6 @@ class RecordedAttention:
     changes: tuple[Change, ...] = ()
 
 
-@final
 @dataclass
 class Recording:
     """The values of a forward pass: attentions by the names of their sites, and the residual stream."""
@@ -158,8 +155,8 @@ def run_recorded(
     if inner:
         kernel, context = "reference", changed_context(call, changes)
     else:
-        kernel = kernel_for(layer.kernel, call).name
-        context = run(kernel, call)
+        kernel = kernels.kernel_for(layer.kernel, call).name
+        context = kernels.run(kernel, call)
     steps = ", ".join(sorted({edit.step for edit in inner}))
     reason = f"an edit changes {steps}, which only the reference computes" if inner else ""
     before = (
@@ -190,7 +187,6 @@ def changed_context(call: AttentionInputs, changes: Sequence[Change]) -> Tensor:
 Item = TypeVar("Item")
 
 
-@final
 class Counted(list[Item]):
     """A list of the things called `what`; an index that is not there raises a PlaceError, which is an IndexError too.
 

@@ -1,9 +1,10 @@
 """The sequence diagram of one attention step, as SVG: who sends what to whom, from top to bottom.
 
 Objects stand in columns with a lifeline below each, as in UML: the queries, the keys and the values with their numbers,
-the sum, and the output. Arrows go in the order of the four steps: every query meets every key (the score is written on
-the arrow), softmax turns the scores of the query that is followed into weights, each value goes into the sum times its
-weight, and the weighted sum is the output.
+the sum, and the output. In a narrow room a token's key and value share a lifeline, as do the sum and the output. Arrows
+go in the order of the four steps: every query meets every key (the score is written on the arrow), softmax turns the
+scores of the query that is followed into weights, each value goes into the sum times its weight, and the weighted sum
+is the output.
 """
 
 from collections.abc import Sequence
@@ -22,15 +23,16 @@ COLUMN, GROUP, EDGE = 90.0, 20.0, 14.0
 """In pixels: a lifeline's column, what separates queries, keys and values, the margin."""
 LINE, ROW, SCORE_ROW = 15.0, 30.0, 21.0
 """In pixels: a line of text in an object, an arrow with its label, a score's arrow."""
-BOX = 85.0
+BETWEEN = 5.0
+"""In pixels: between two objects."""
 SHOWN_NUMBERS = 4
 """How many numbers of a vector an object shows."""
 MOST_QUERIES, MOST_KEYS = 6, 12
 """Of longer texts only the query that is followed, and the keys with the largest weights."""
-LEAST_KEYS = 3
-"""So many keys are drawn in the narrowest room."""
 LONGEST = 8
 """Letters of a token that an object has room for."""
+NARROW, NARROW_EDGE, LETTER = 60.0, 6.0, 7.4
+"""In pixels: the narrowest column, where a token's key and value share one, the margin then, a letter."""
 
 ROLE_STYLE = "".join(
     f".sequence .{role} rect{{stroke:var(--{role},{colour})}}.sequence .{role} .name{{fill:var(--{role}-ink,{ink})}}"
@@ -82,6 +84,17 @@ class Exchange:
     names: Sequence[str] = ()
     """Names for the numbers of a query and a key, if they have any."""
     value_names: Sequence[str] = ()
+    folded: float | None = None
+    """The width of a column in which a token has both its key and its value; None if they stand apart."""
+
+    @property
+    def column(self) -> float:
+        return self.folded or COLUMN
+
+    @property
+    def letters(self) -> int:
+        """Return how many letters an object has room for."""
+        return int((self.column - BETWEEN) / LETTER)
 
     @property
     def remainder(self) -> tuple[float, Float[Tensor, "d_value"]] | None:
@@ -110,23 +123,26 @@ def exchange_of(
     allowed: Bool[Tensor, "query key"] | None = None,
     weighting: str = "softmax",
     formula: str = "query · key",
-    columns: int | None = None,
+    room: int | None = None,
+    most_queries: int = MOST_QUERIES,
     names: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Exchange:
     """Return what is drawn of one head: all of a short text; of a longer one the largest weights of one query.
 
     `allowed`: what the mask lets each query see, where −inf in `steps.masked` does not say it (kernelized attention).
-    `columns`: how many lifelines there is room for; what does not fit is left out in the same way.
+    `room`: the pixels that the diagram may be wide. Where it would be wider, only the query that is followed is drawn,
+    and then a token's key and value in one column.
     """
     n_query, n_key = len(tokens[0]), len(tokens[1])
     seen = steps.masked > float("-inf") if allowed is None else allowed
-    most_keys, most_queries = MOST_KEYS, MOST_QUERIES
-    if columns is not None and columns < n_query + 2 * n_key + 2:
-        most_queries = 1
-        fits = (columns - 3) // 2  # beside the query, the sum and the output; with a column for the rest one fewer
-        most_keys = min(MOST_KEYS, max(LEAST_KEYS, fits if n_key <= fits else (columns - 4) // 2))
+    rest, space = int(n_key > MOST_KEYS), float("inf") if room is None else room
+    apart = 2 * min(n_key, MOST_KEYS) + rest + 2
+    fitting = (space - 2 * EDGE - 4 * GROUP) / COLUMN - apart
+    folded = None
+    if fitting < 1:
+        folded = max(NARROW, min(COLUMN, (space - 2 * NARROW_EDGE) / (min(n_key, MOST_KEYS) + rest + 2)))
     order = steps.weight[followed].argsort(descending=True, stable=True).tolist()
-    visible = [key for key in order if n_key <= most_keys or seen[followed, key]]
+    visible = [key for key in order if n_key <= MOST_KEYS or seen[followed, key]]
     return Exchange(
         title=title,
         caption=caption,
@@ -135,8 +151,9 @@ def exchange_of(
         steps=steps,
         allowed=seen,
         followed=followed,
-        queries=range(n_query) if n_query <= most_queries else (followed,),
-        keys=sorted((visible or order)[:most_keys]),
+        queries=range(n_query) if n_query <= min(fitting, most_queries) else (followed,),
+        keys=sorted((visible or order)[:MOST_KEYS]),
+        folded=folded,
         scale=scale,
         weighting=weighting,
         formula=formula,
@@ -147,17 +164,29 @@ def exchange_of(
 
 @dataclass(frozen=True, kw_only=True)
 class Lifeline:
-    """An object of the diagram: its role, its name, its numbers, and where its lifeline stands."""
+    """An object of the diagram: its role, its name, its numbers, where its lifeline stands, and how wide it is.
+
+    `lower`: how far below the first row of objects it stands.
+    """
 
     role: str
     name: str
     lines: Sequence[str]
     x: float
+    wide: float
+    lower: float = 0.0
+
+    @property
+    def bottom(self) -> float:
+        return self.lower + 26 + LINE * len(self.lines)
 
 
 @final
 class Lifelines(NamedTuple):
-    """The objects from left to right; `others` stands for the values that are not drawn."""
+    """The objects from left to right; `others` stands for the values that are not drawn.
+
+    Where objects are folded, the sum is the output too.
+    """
 
     queries: list[Lifeline]
     keys: list[Lifeline]
@@ -168,7 +197,8 @@ class Lifelines(NamedTuple):
 
     def all(self) -> list[Lifeline]:
         remaining = [] if self.others is None else [self.others]
-        return [*self.queries, *self.keys, *self.values, *remaining, self.summed, self.output]
+        sums = [self.summed] if self.output is self.summed else [self.summed, self.output]
+        return [*self.queries, *self.keys, *self.values, *remaining, *sums]
 
 
 def draw_sequence(exchange: Exchange, *, standalone: bool = True) -> str:
@@ -176,24 +206,23 @@ def draw_sequence(exchange: Exchange, *, standalone: bool = True) -> str:
     lifelines = place_lifelines(exchange)
     output, heads = lifelines.output, lifelines.all()
     top = 84.0 if standalone else 40.0  # on the page, its card has the title
-    y = (
-        top
-        + 34
-        + LINE * max(len(lifeline.lines) for lifeline in (*lifelines.queries, *lifelines.keys, *lifelines.values))
-    )
-    width = output.x + COLUMN / 2 + EDGE
+    y = top + 8 + max(lifeline.bottom for lifeline in heads)
+    edge = NARROW_EDGE if exchange.folded else EDGE
+    width = output.x + exchange.column / 2 + edge
     scores, y = draw_scores(exchange, lifelines, y, width)
     weights, y = draw_weights(exchange, lifelines, y, width)
     context = Lifeline(
         role="context",
         name=shorten(exchange.query_tokens[exchange.followed]),
-        lines=lines_of(exchange.steps.context[exchange.followed], exchange.value_names),
+        lines=lines_of(exchange.steps.context[exchange.followed], exchange.value_names, exchange.letters),
         x=output.x,
+        wide=exchange.column - BETWEEN,
     )
-    end = y + ROW + 48 + LINE * len(context.lines)
-    height = end + EDGE
-    ends = ((lifeline, y + ROW + 14 if lifeline is output else end - 6) for lifeline in heads)
-    lives = [f'<path class="life" d="M{lifeline.x:g} {top + 20:g}V{low:g}"/>' for lifeline, low in ends]
+    end = y + ROW + 22 + context.bottom
+    height = end + edge
+    ends = {lifeline.x: y + ROW + 14 if lifeline is output else end - 6 for lifeline in heads}
+    lives = [f'<path class="life" d="M{x:g} {top + 20:g}V{low:g}"/>' for x, low in ends.items()]
+    inputs = "query, keys and values" if exchange.folded else "the query (q), key (k) and value (v) of each token"
     described = escape(f"{exchange.title}. {exchange.caption}").replace('"', "&quot;")
     return "\n".join(
         [
@@ -206,13 +235,13 @@ def draw_sequence(exchange: Exchange, *, standalone: bool = True) -> str:
                 if standalone
                 else ()
             ),
-            text("phase", EDGE, top - 10, "1  Inputs: the query (q), key (k) and value (v) of each token"),
+            text("phase", edge, top - 10, f"1  Inputs: {inputs}"),
             *lives,
             *(object_box(lifeline, top) for lifeline in heads),
             *scores,
             *weights,
             *phase(y, width, "4  Output"),
-            arrow(lifelines.summed.x, output.x, y + ROW, "context strong", "Weighted Sum", name="weighted sum"),
+            output_arrow(lifelines, y + ROW),
             object_box(context, y + ROW + 14),
             "</svg>\n",
         ]
@@ -221,7 +250,8 @@ def draw_sequence(exchange: Exchange, *, standalone: bool = True) -> str:
 
 def draw_scores(exchange: Exchange, lifelines: Lifelines, y: float, width: float) -> tuple[list[str], float]:
     """Return the arrows from each query to each key, and where the next step begins."""
-    body = phase(y, width, f"2  Scores: each query meets each key, score = {exchange.formula}")
+    meets = "" if exchange.folded else "each query meets each key, score = "
+    body = phase(y, width, f"2  Scores: {meets}{exchange.formula}")
     y += ROW
     for query_index, query in zip(exchange.queries, lifelines.queries, strict=True):
         for key_index, key in zip(exchange.keys, lifelines.keys, strict=True):
@@ -235,10 +265,10 @@ def draw_scores(exchange: Exchange, lifelines: Lifelines, y: float, width: float
 
 def draw_weights(exchange: Exchange, lifelines: Lifelines, y: float, width: float) -> tuple[list[str], float]:
     """Return the arrows from each value to the sum, and where the next step begins."""
-    followed = shorten(exchange.query_tokens[exchange.followed])
+    followed = "" if exchange.folded else f", for “{shorten(exchange.query_tokens[exchange.followed])}”"
     bias = exchange.bias
     made = f"score × {number(exchange.scale)}" + (" + bias" if bias else "")
-    body = phase(y, width, f"3  Weights: {exchange.weighting} of {made}, for “{followed}”")
+    body = phase(y, width, f"3  Weights: {exchange.weighting} of {made}{followed}")
     for key_index, value in zip(exchange.keys, lifelines.values, strict=True):
         y += ROW
         weight = exchange.steps.weight[exchange.followed, key_index].item()
@@ -263,49 +293,74 @@ def draw_weights(exchange: Exchange, lifelines: Lifelines, y: float, width: floa
     return body, y + 1.6 * ROW
 
 
+def output_arrow(lifelines: Lifelines, y: float) -> str:
+    """Return the arrow from the sum to the output: downwards, where the output is below it."""
+    start, end = lifelines.summed.x, lifelines.output.x
+    if start < end:
+        return arrow(start, end, y, "context strong", "Weighted Sum", name="weighted sum")
+    tip = f'<path class="context tip" d="M{end - 4:g} {y + 4:g} {end:g} {y + 13:g} {end + 4:g} {y + 4:g}z"/>'
+    return f'<g data-arrow="weighted sum">{tip}{text("label", end - 12, y + 8, "Weighted Sum", end=True)}</g>'
+
+
 def place_lifelines(exchange: Exchange) -> Lifelines:
-    """Return every object of the diagram, each in its column."""
-    x = EDGE + COLUMN / 2
+    """Return every object of the diagram, each in its column; values below their keys where a column has both."""
+    column, folded, letters = exchange.column, exchange.folded is not None, exchange.letters
+    gap, wide = 0.0 if folded else GROUP, column - BETWEEN
+    x = (NARROW_EDGE if folded else EDGE) + column / 2
     groups: list[list[Lifeline]] = []
     for role, indices, tokens, vectors, names in (
         ("query", exchange.queries, exchange.query_tokens, exchange.steps.query, exchange.names),
         ("key", exchange.keys, exchange.key_tokens, exchange.steps.key, exchange.names),
         ("value", exchange.keys, exchange.key_tokens, exchange.steps.value, exchange.value_names),
     ):
-        group = []
+        group, lower = [], 0.0
+        if folded and role == "value":
+            x, lower = groups[1][0].x, groups[1][0].bottom + BETWEEN
         for index in indices:
-            lines = lines_of(vectors[index], names)
-            group.append(Lifeline(role=role, name=f"{role[0]}: {shorten(tokens[index])}", lines=lines, x=x))
-            x += COLUMN
+            name = f"{role[0]}: {shorten(tokens[index])}"
+            if folded:
+                name = role if role == "value" else shorten(tokens[index], letters)
+            lines = lines_of(vectors[index], names, letters)
+            group.append(Lifeline(role=role, name=name, lines=lines, x=x, wide=wide, lower=lower))
+            x += column
         groups.append(group)
-        x += GROUP
+        x += gap
     remaining = None
     if exchange.remainder is not None:
         count = len(exchange.key_tokens) - len(exchange.keys)
-        remaining = Lifeline(role="value", name=f"{count} more", lines=("values",), x=x)
-        x += COLUMN
-    summed = Lifeline(role="weight", name="sum", lines=("Σ weight", "× value"), x=x)
-    output = Lifeline(role="context", name="output", lines=(), x=x + COLUMN + GROUP)
+        remaining = Lifeline(role="value", name=f"{count} more", lines=("values",), x=x, wide=wide)
+        x += column
+    summed = Lifeline(role="weight", name="sum", lines=() if folded else ("Σ weight", "× value"), x=x, wide=wide)
+    output = summed
+    if not folded:
+        output = Lifeline(role="context", name="output", lines=(), x=x + column + gap, wide=wide)
     return Lifelines(groups[0], groups[1], groups[2], remaining, summed, output)
 
 
-def lines_of(vector: Float[Tensor, "d"], names: Sequence[str]) -> list[str]:
-    """Return the numbers of a vector, a line for each, with their names; of a long one the first few."""
+def lines_of(vector: Float[Tensor, "d"], names: Sequence[str], letters: int) -> list[str]:
+    """Return the numbers of a vector, a line for each, with their names; of a long one the first few.
+
+    A line that would have too many letters is shortened.
+    """
     numbers = vector.tolist()
     few = numbers if len(numbers) <= SHOWN_NUMBERS else numbers[: SHOWN_NUMBERS - 1]
-    lines = [f"{names[index][:5]:<5}{number(value):>6}" if names else number(value) for index, value in enumerate(few)]
-    return lines if len(few) == len(numbers) else [*lines, f"… {len(numbers)} in all"]
+    if names:
+        lines = [f"{names[index][:5]:<5}{number(value):>6}" for index, value in enumerate(few)]
+    else:
+        lines = [number(value) if len(number(value)) <= letters else number(value, 2) for value in few]
+    counted = f"… {len(numbers)} in all"
+    return lines if len(few) == len(numbers) else [*lines, counted if len(counted) <= letters else counted[:-7]]
 
 
-def number(value: float) -> str:
-    """Return a number to read: three digits that matter, a true minus.
+def number(value: float, digits: int = 3) -> str:
+    """Return a number to read: few digits that matter, a true minus.
 
     >>> number(6.0), number(-0.12345), number(1234.5), number(float("-inf"))
     ('6', '−0.123', '1234', '−∞')
     """
     if value == float("-inf"):
         return "−∞"
-    text = f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    text = f"{value:.{digits}g}" if abs(value) < 1000 else f"{value:.0f}"
     return text.replace("-", "−")
 
 
@@ -315,10 +370,10 @@ def weight_text(weight: float) -> str:
 
 
 def object_box(lifeline: Lifeline, top: float) -> str:
-    height = 26 + LINE * len(lifeline.lines)
+    top, height = top + lifeline.lower, lifeline.bottom - lifeline.lower
     parts = [
-        f'<g class="{lifeline.role}"><rect x="{lifeline.x - BOX / 2:g}" y="{top:g}" width="{BOX:g}" '
-        f'height="{height:g}" rx="3"/>',
+        f'<g class="{lifeline.role}"><rect x="{lifeline.x - lifeline.wide / 2:g}" y="{top:g}" '
+        f'width="{lifeline.wide:g}" height="{height:g}" rx="3"/>',
         text("name", lifeline.x, top + 17, lifeline.name, middle=True),
         *(
             text("number", lifeline.x, top + 17 + LINE * (i + 1), line, middle=True)
@@ -348,9 +403,9 @@ def phase(y: float, width: float, caption: str) -> list[str]:
     ]
 
 
-def shorten(token: str) -> str:
+def shorten(token: str, longest: int = LONGEST) -> str:
     visible = token.strip() or "␣"
-    return visible if len(visible) <= LONGEST else f"{visible[: LONGEST - 1]}…"
+    return visible if len(visible) <= longest else f"{visible[: longest - 1]}…"
 
 
 def text(role: str, x: float, y: float, content: str, *, middle: bool = False, end: bool = False) -> str:

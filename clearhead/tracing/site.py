@@ -7,16 +7,14 @@ for a whole matrix. Each time rows are rebuilt, so is their context, and it must
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.attention import reference
+from clearhead.attention import kernels, reference
 from clearhead.attention.inputs import AttentionInputs, ordinary
-from clearhead.attention.kernels import sight
 from clearhead.attention.layer import Attention
 from clearhead.attention.mask_rules import Mask
 from clearhead.attention.positions import Position
@@ -58,7 +56,6 @@ def head_outputs(layer: Attention, context: Float[Tensor, "head n d_value"]) -> 
             yield layer.output(alone.transpose(0, 1).flatten(1)) - bias
 
 
-@final
 class Site:
     """An attention of a trace: its parts, its vectors, and its heads, for one row of a batch."""
 
@@ -181,7 +178,7 @@ class Site:
         call = self.call
         if call.unmasked or all(ordinary(x) for x in (call.query, call.key, call.value)):
             return call
-        return call.set_hidden_to_zero(sight(call.with_every_head(), TILE))
+        return call.set_hidden_to_zero(kernels.sight(call.with_every_head(), TILE))
 
     def check(self, context: Tensor, head: int, rows: slice) -> None:
         """Raise TraceError where rebuilt contexts are not what the kernel gave."""
@@ -197,7 +194,6 @@ class Site:
             )
 
 
-@final
 class Head:
     """A head of a site: its steps, rebuilt when asked for."""
 

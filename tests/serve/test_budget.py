@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from clearhead.attention import reference
+from clearhead.experiments.tracing import trace
 from clearhead.model.presets import Size
 from clearhead.serve.budget import AnswerBudget, Cost, TooMuchError
 from clearhead.serve.costs import ModelCosts
@@ -26,12 +27,9 @@ from clearhead.tracing import site as site_module
 from clearhead.tracing.head_metrics import compare_answers, lens
 from clearhead.tracing.site import Head
 from clearhead.tracing.trace import trace_model
-from clearhead.training.recipe import decoder
-from clearhead.training.tracing import trace
+from clearhead.training.tasks.learning import decoder
 from tests.serve.asking import ask
 from tests.serve.conftest import serving
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 SITE = {"site": "decoder.0.attention", "head": "0"}
 ASKED = {
@@ -66,6 +64,7 @@ WITHOUT = {
     "tokenize": {"text": "eins"},
     "exercises": {},
     "slip": {"name": "slip-1"},
+    "mystery": {"name": "mystery-1"},
     "grade": {"name": "slip-1", "at": "decoder.0.attention", "step": "score", "formula": "query @ key.mT"},
 }
 """And those that are asked of the run."""

@@ -14,13 +14,11 @@ import time
 
 import pytest
 
+from clearhead.experiments.tracing import trace
 from clearhead.serve.connections import FULL, MOST_HEAD, Connection, connection_class
 from clearhead.serve.limits import Limits
-from clearhead.training.tracing import trace
 from tests.serve import api_serving
 from tests.serve.conftest import Client, serving
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 PATIENCE = 120.0
 """Seconds that anything may take on a busy machine: nothing here is a statement about speed."""

@@ -15,6 +15,8 @@ import torch
 from clearhead.attention.weighting import Argmax
 from clearhead.decoding import Greedy
 from clearhead.decoding.generating import eval_mode
+from clearhead.experiments.rasp_run import compile_to_run
+from clearhead.experiments.tracing import trace
 from clearhead.model import presets
 from clearhead.model.embedding import Embedding
 from clearhead.model.outputs import Classes
@@ -29,15 +31,11 @@ from clearhead.tracing.recording import recording
 from clearhead.tracing.sentence import creature_exchange
 from clearhead.tracing.sequence_diagram import MOST_KEYS, draw_sequence, weight_text
 from clearhead.training.folder import RunFolder
-from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.run import Run, load
 from clearhead.training.tasks import ClassifyPairs
 from clearhead.training.tasks.texts import Framing
-from clearhead.training.tracing import trace
 from tests.serve.asking import ask
 from tests.serve.conftest import Client, serving
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 TEXTS = {
     "translator": "zwei null vier",

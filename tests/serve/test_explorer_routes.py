@@ -7,11 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from clearhead.experiments.tracing import trace
 from clearhead.serve.questions import heads
 from clearhead.serve.questions import trace as trace_question
-from clearhead.training.tracing import trace
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 WORDS = ("null", "eins", "zwei", "drei", "vier")
 TEXTS = [f"{one} {other}" for one in WORDS for other in WORDS][:10]
@@ -108,19 +106,26 @@ def leave(client, body):
         time.sleep(0.3)
 
 
-def test_tiles_do_not_wait_for_readings(translator, client_of, monkeypatch):
+@pytest.mark.parametrize("slow_part", ["readings", "trace"])
+def test_tiles_wait_neither_for_readings_nor_for_the_model(slow_part, translator, client_of, monkeypatch):
     client, begun, goes_on = client_of(translator), threading.Event(), threading.Event()
-    found = heads.readings
+    _, meta = client.post("api/trace", {"source": "drei drei eins", "target": "331"})
+    module = {"readings": heads, "trace": trace_question}[slow_part]
+    found = getattr(module, slow_part)
 
-    def waits(*args):
+    def waits(*args, **kwargs):
         begun.set()
         assert goes_on.wait(300)
-        return found(*args)
+        return found(*args, **kwargs)
 
-    monkeypatch.setattr(heads, "readings", waits)
-    _, meta = client.post("api/trace", {"source": "drei drei eins", "target": "331"})
+    def ask_slowly():
+        if slow_part == "trace":
+            return client.post("api/trace", {"source": "zwei"})
+        return client.get(f"api/trace/{meta['id']}/readings", site="decoder.0.cross")
+
+    monkeypatch.setattr(module, slow_part, waits)
     with ThreadPoolExecutor(max_workers=1) as clients:
-        slow = clients.submit(client.get, f"api/trace/{meta['id']}/readings", site="decoder.0.cross")
+        slow = clients.submit(ask_slowly)
         assert begun.wait(300)
         asked = {"site": "decoder.0.cross", "head": 0, "step": "weight"}
         assert client.get(f"api/trace/{meta['id']}/tile", **asked)[0] == 200

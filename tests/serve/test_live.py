@@ -9,6 +9,7 @@ import torch
 
 from clearhead.decoding import Sample, generate
 from clearhead.errors import OptionError, RunError
+from clearhead.experiments.rasp_run import compile_to_run
 from clearhead.model import presets
 from clearhead.model.presets import Size
 from clearhead.rasp import PROGRAMS
@@ -17,14 +18,13 @@ from clearhead.serve.live import live_page, round_weights
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.names import sides_of
 from clearhead.training.folder import RunFolder
-from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.run import Run, load
 from clearhead.training.tasks import Generate
 from tests.covering import few
 from tests.serve.asking import ask
 from tests.serve.live_engine import ODD, Asked, Engine, everything, tile
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.slow
 
 TEXTS = {
     "translator": "zwei null vier",

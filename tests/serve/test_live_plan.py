@@ -27,7 +27,7 @@ from clearhead.training.tasks import Generate, Translate
 from tests.serve.asking import ask
 from tests.serve.live_engine import Asked, everything
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.slow
 
 
 def untrained(folder, tokenizer, **parts):

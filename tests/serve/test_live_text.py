@@ -11,7 +11,7 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.run import Run
 from tests.serve.live_engine import ODD, Engine
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.slow
 
 EVERY_TOKENIZER = [
     *(("bpe", False), ("metaspace", True), ("unigram", False), ("word", False), ("char", True), ("byte", False)),

@@ -13,8 +13,6 @@ from clearhead.serve.questions.trace import Arithmetic
 from clearhead.serve.questions.weights import Row, TurnMessage
 from tests.serve.write_messages import OPEN, WRITTEN, typescript
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 TEXTS = {"translator": "zwei null vier", "documents": "the cat eats", "filler": "the <mask> eats", "classifier": "red"}
 
 
@@ -106,6 +104,7 @@ def test_every_reply_is_what_its_message_says(name, request, client_of):
     check(client.post("api/tokenize", {"text": f"{text} Ω"}), "tokenize")
     check(client.get("api/exercises"), "exercises")
     check(client.get("api/slip", name="slip-2"), "slip")
+    check(client.get("api/mystery", name="mystery-1"), "mystery")
     pointed = {"name": "slip-2", "at": "decoder.0.attention", "step": "score", "formula": "query @ key.mT"}
     check(client.post("api/grade", pointed), "grade")
     word = text.split()[0]

@@ -18,7 +18,7 @@ from clearhead.serve.server import Server
 from tests.serve.api_serving import running
 from tests.serve.requests_by_schema import KNOWN, ODD, Maker
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SENT = BODIES | {f"/api/{name}": kind for name, kind in QUESTIONS.items() if kind.sent}
 MODELS = {

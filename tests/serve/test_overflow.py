@@ -3,12 +3,10 @@
 import pytest
 
 from clearhead.errors import OptionError
+from clearhead.experiments.tracing import trace
 from clearhead.serve.explorer import Explorer
 from clearhead.tracing.edits import Edit
-from clearhead.training.tracing import trace
 from tests.serve.asking import ask
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 TOLD = r"overflows: with these edits it has numbers that float32 cannot hold .* edit by smaller numbers"
 EDITS = [

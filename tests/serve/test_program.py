@@ -9,17 +9,15 @@ from clearhead.attention.weighting import Softmax
 from clearhead.cli.craft_program import Ask, in_words
 from clearhead.cli.craft_run import compare
 from clearhead.errors import RunError
+from clearhead.experiments.rasp_run import compile_to_run
 from clearhead.files import seal
 from clearhead.rasp import PROGRAMS
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.program import load_program
 from clearhead.training import resume
-from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.recipe import Budget
 from tests.covering import few
 from tests.serve.asking import ask
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import torch
 
 import clearhead as ch
 from clearhead.errors import OptionError, RunError
+from clearhead.experiments.tracing import trace
 from clearhead.model import presets
 from clearhead.model.blocks import AttentionSpec
 from clearhead.model.outputs import Blanks
@@ -29,7 +30,6 @@ from clearhead.tracing.survey import View, clearest, survey
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run
 from clearhead.training.tasks import Fill, Generate, Translate
-from clearhead.training.tracing import trace
 
 SOURCE, TARGET = "vier und <zwanzig>", "twenty-four </script>"
 TEXT = "".join(random.Random(0).choices(string.ascii_letters, k=127))
@@ -45,7 +45,7 @@ class Root(ch.weighting.Weighting):
 
 
 @pytest.fixture(autouse=True)
-def template(monkeypatch, tmp_path, one_thread):
+def template(monkeypatch, tmp_path):
     """A page that is built, and of which little is left."""
     path = tmp_path / "live.html"
     path.write_text(f"<html>é{PLACE}</script>{WEIGHTS}</script><p>after</p></html>", encoding="utf-8")

@@ -7,7 +7,7 @@ import itertools
 from pathlib import Path
 
 from clearhead.exercises.lesson import CHAPTERS
-from clearhead.serve import edit_json, traced
+from clearhead.serve import answer_key, edit_json, traced
 from clearhead.serve.question_table import QUESTIONS
 from clearhead.serve.questions import question
 from clearhead.serve.questions.question import Matrix, Thumbs, answer_type
@@ -26,7 +26,7 @@ NAMES = {"str": "string", "int": "number", "float": "number", "bool": "boolean",
 def typescript() -> str:
     """Return every message as a TypeScript type, file by file, and the table of questions."""
     of_questions = dict.fromkeys(map(inspect.getfile, QUESTIONS.values()))
-    files = [edit_json.__file__, traced.__file__, question.__file__, *of_questions]
+    files = [edit_json.__file__, traced.__file__, question.__file__, *of_questions, answer_key.__file__]
     parts = [HEADER.strip()]
     for node in [node for path in files for node in ast.parse(Path(path).read_text(encoding="utf-8")).body]:
         match node:

@@ -34,8 +34,6 @@ from tests.serve.asking import ask
 from tests.tracing.observing import observed
 from tests.tracing.test_trace import inputs
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 MODELS = models()
 SPECS = {
     "encoder-decoder": both_spec(),

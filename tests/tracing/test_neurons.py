@@ -14,8 +14,6 @@ from clearhead.tracing.neurons import feed_forwards, read_units, why_no_units
 from clearhead.tracing.recording import recording
 from clearhead.tracing.trace import trace_model
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 N, VOCABULARY = 7, 50
 
 

@@ -1,6 +1,7 @@
 """The sequence diagram: lifelines and arrows as the notes describe them, with the numbers of the steps."""
 
 import re
+from itertools import combinations
 from xml.etree import ElementTree
 
 import pytest
@@ -11,7 +12,15 @@ from clearhead.attention.masks import causal, everything
 from clearhead.attention.positions import ALiBi
 from clearhead.attention.weighting import Argmax, Kernelized, Softmax
 from clearhead.tracing.sentence import TOKENS, creature_exchange, designed_layer, embeddings
-from clearhead.tracing.sequence_diagram import MOST_KEYS, draw_sequence, exchange_of, number, weight_text
+from clearhead.tracing.sequence_diagram import (
+    MOST_KEYS,
+    NARROW,
+    NARROW_EDGE,
+    draw_sequence,
+    exchange_of,
+    number,
+    weight_text,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -120,15 +129,36 @@ def test_what_a_kernel_may_not_see_is_masked_too_and_its_score_is_called_what_it
 
 
 @pytest.mark.parametrize(
-    ("columns", "queries", "keys"), [(99, 5, 5), (17, 5, 5), (16, 1, 5), (13, 1, 5), (12, 1, 4), (2, 1, 3)]
+    ("room", "queries", "lifelines"), [(1700, 5, 17), (1600, 1, 13), (1300, 1, 13), (1200, 1, 7), (300, 1, 7)]
 )
-def test_in_a_narrow_room_the_followed_query_and_the_largest_weights_are_drawn(columns, queries, keys):
+def test_in_a_narrow_room_the_followed_query_is_drawn_and_keys_stand_above_their_values(room, queries, lifelines):
     steps = designed_layer(Softmax(), everything()).explain(embeddings()).without_batch()
-    exchange = exchange_of("", "", (TOKENS, TOKENS), steps, 3, scale=0.5, columns=columns)
-    assert (len(exchange.queries), len(exchange.keys)) == (queries, keys)
-    assert set(exchange.keys) == set(steps.weight[3].argsort(descending=True, stable=True)[:keys].tolist())
-    lifelines = [one for one in drawn(exchange).iter(f"{SVG}path") if one.get("class") == "life"]
-    assert len(lifelines) <= max(columns, 10)
+    exchange = exchange_of("", "", (TOKENS, TOKENS), steps, 3, scale=0.5, room=room)
+    assert (len(exchange.queries), len(exchange.keys)) == (queries, 5)
+    tree = drawn(exchange)
+    assert len([one for one in tree.iter(f"{SVG}path") if one.get("class") == "life"]) == lifelines
+    assert float(tree.get("width")) <= max(room, 7 * NARROW + 2 * NARROW_EDGE)
+    found = arrows(tree)
+    assert [found[f"weight 3 {key}"] for key in range(5)] == [
+        f"× {weight_text(weight)}" for weight in steps.weight[3].tolist()
+    ]
+    assert found["weighted sum"] == "Weighted Sum"
+    boxes = [tuple(float(one.get(name)) for name in ("x", "y", "width", "height")) for one in objects(tree)]
+    assert all(apart(one, other) for one, other in combinations(boxes, 2))
+
+
+def objects(tree):
+    return [one.find(f"{SVG}rect") for one in tree.iter(f"{SVG}g") if not one.get("data-arrow")]
+
+
+def apart(one, other):
+    (x, y, wide, tall), (x2, y2, wide2, tall2) = one, other
+    return x + wide <= x2 or x2 + wide2 <= x or y + tall <= y2 or y2 + tall2 <= y
+
+
+def test_a_query_is_drawn_without_the_others_where_fewer_are_asked_for():
+    steps = designed_layer(Softmax(), everything()).explain(embeddings()).without_batch()
+    assert exchange_of("", "", (TOKENS, TOKENS), steps, 3, scale=0.5, most_queries=4).queries == (3,)
 
 
 @pytest.mark.parametrize("standalone", [True, False])

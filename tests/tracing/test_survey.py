@@ -12,7 +12,7 @@ from clearhead.tracing.trace import trace_model
 
 
 @pytest.fixture(scope="module")
-def made(one_thread):
+def made():
     torch.manual_seed(0)
     model = presets.tiny(vocabulary=50).build().eval()
     return trace_model(model, torch.randint(50, (1, 7)), torch.randint(50, (1, 5)))

@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from clearhead.experiments.tracing import encode_inputs
 from clearhead.serve.api.attention import WeightsOptions, encode_base64, read_attention
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import refuse_unread
@@ -17,7 +18,6 @@ from clearhead.serve.replies import as_json
 from clearhead.training.tasks import Fill
 from clearhead.training.tasks.answering import Pair
 from clearhead.training.tasks.fill import BLANK
-from clearhead.training.tracing import encode_inputs
 
 Item = str | Pair
 

@@ -12,9 +12,7 @@ from starlette.routing import Route
 
 from clearhead.errors import OptionError, RunError
 from clearhead.model.lora import share_adapters
-from clearhead.serve.api.completions import chat, complete
-from clearhead.serve.api.model_process import can_fork
-from clearhead.serve.api.one_pass import answer, classify, embed, fill
+from clearhead.serve.api import completions, model_process, one_pass
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.served import Models, SchedulerOf, Served, batched, names_of
 from clearhead.serve.api.translate import translate
@@ -28,12 +26,12 @@ from clearhead.training.run import Run
 Verb = Callable[[RunRequest], Awaitable[Response]]
 VERBS: dict[str, Verb] = {
     "/v1/translate": translate,
-    "/v1/completions": complete,
-    "/v1/chat/completions": chat,
-    "/v1/classify": classify,
-    "/v1/fill": fill,
-    "/v1/embeddings": embed,
-    "/v1/answer": answer,
+    "/v1/completions": completions.complete,
+    "/v1/chat/completions": completions.chat,
+    "/v1/classify": one_pass.classify,
+    "/v1/fill": one_pass.fill,
+    "/v1/embeddings": one_pass.embed,
+    "/v1/answer": one_pass.answer,
 }
 
 
@@ -42,7 +40,7 @@ def check_replicas(replicas: int, runs: Sequence[Run], model_threads: int | None
     if replicas < 1:
         raise OptionError(f"replicas must be 1 or more; came {replicas}")
     devices = [next(run.model.parameters()).device for run in runs]
-    if replicas > 1 and (model_threads is None or not all(map(can_fork, devices))):
+    if replicas > 1 and (model_threads is None or not all(map(model_process.can_fork, devices))):
         raise OptionError(
             f"replicas: {replicas} processes for a run need models on the CPU, a system that forks (not macOS), and "
             f"threads for each; here models are on {', '.join(sorted({device.type for device in devices}))}. "
@@ -160,7 +158,7 @@ class Api(Service):
         if self.model_threads is None:
             return
         for model in self.models.own:
-            if can_fork(model.device):
+            if model_process.can_fork(model.device):
                 model.worker.fork(self.model_threads, inherited, on_lost, replicas=self.replicas)
         torch.set_num_threads(self.model_threads)
 

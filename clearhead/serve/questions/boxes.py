@@ -1,12 +1,11 @@
 """The boxes of the model's diagram: their numbers for one token, the products behind one of them, and hidden units."""
 
 from dataclasses import asdict, dataclass
-from typing import TypedDict, cast, final
+from typing import TypedDict, cast
 
 from clearhead.errors import OptionError
-from clearhead.serve.boxes import as_list
+from clearhead.serve import boxes, params
 from clearhead.serve.budget import FLOAT, Cost
-from clearhead.serve.params import bounded
 from clearhead.serve.questions.question import TraceQuestion
 from clearhead.serve.traced import Traced, check_below
 from clearhead.tracing.neurons import LogitEffect, read_units, why_no_effect
@@ -23,7 +22,6 @@ class BoxNumbers(TypedDict):
     """What units of an output are called, the likeliest of them."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskBox(TraceQuestion[BoxNumbers]):
     """Every number of a box for one token (and, of keys and values, one key) in one head, by name."""
@@ -38,7 +36,7 @@ class AskBox(TraceQuestion[BoxNumbers]):
         box = traced.boxes.box(self.box)
         token = check_below("token", self.token, traced.lengths[box.side])
         found = traced.boxes.of_box(box, token=token, key=self.key, head=self.head)
-        numbers = {name: as_list(value) for name, value in found}
+        numbers = {name: boxes.as_list(value) for name, value in found}
         site = traced.trace.sites.get(self.box)
         probability = numbers.get(f"{traced.trace.answer_side}.output.probability")
         return {
@@ -71,7 +69,6 @@ class BoxTerms(TypedDict):
     """The place of the first x: in sliced heads, where the head's slice begins."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskTerms(TraceQuestion[BoxTerms]):
     """The sum of products that one number of the value `name` is."""
@@ -90,8 +87,8 @@ class AskTerms(TraceQuestion[BoxTerms]):
         unit = (self.head, self.unit) if per_head else (self.unit,)
         products = traced.boxes.inner.products(self.name, self.row, unit)
         return {
-            "x": as_list(products.x),
-            "weight": as_list(products.weight),
+            "x": boxes.as_list(products.x),
+            "weight": boxes.as_list(products.weight),
             "bias": products.bias,
             "start": products.start,
             "value": vector[self.unit].item(),
@@ -144,14 +141,13 @@ class Neurons(TypedDict):
     """Why no unit promotes an answer; "" where they do."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskNeurons(TraceQuestion[Neurons]):
     """The units of the feed-forward `at` that add most at a token."""
 
     at: str
     token: int = 0
-    most: int = bounded(20, least=1, below=MOST_UNITS + 1)
+    most: int = params.bounded(20, least=1, below=MOST_UNITS + 1)
     unit: int | None = None
     """A unit that is wanted wherever it ranks."""
 

@@ -1,11 +1,12 @@
 """What an answer comes from: the parts that add to its logit, and what it becomes with one value from another text."""
 
 from dataclasses import dataclass
-from typing import Literal, TypedDict, cast, final
+from typing import Literal, TypedDict, cast
 
 from clearhead.circuits import Attribution, PatchMap
 from clearhead.circuits.nodes import MOST_NUMBERS, list_nodes
 from clearhead.errors import OptionError
+from clearhead.experiments.patching import attribute_trace, check_tokenizers, choose_answers, first_place, patch_traces
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, JSON_OBJECT, Cost
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import bounded
@@ -14,7 +15,6 @@ from clearhead.serve.questions.question import Question, TraceQuestion
 from clearhead.serve.questions.run import SideName
 from clearhead.serve.traced import TEXT, Traced
 from clearhead.tracing.names import list_near
-from clearhead.training.patching import attribute_trace, check_tokenizers, choose_answers, first_place, patch_traces
 
 PartKind = Literal["embedding", "head", "feed_forward", "constant", "output", "edits"]
 
@@ -47,7 +47,6 @@ class LogitParts(TypedDict):
     parts: list[LogitPart]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskAttribution(TraceQuestion[LogitParts]):
     """What each part adds to the logit of `token`, less that of `other`; without one, of the likeliest answer."""
@@ -133,7 +132,6 @@ class PatchRows(TypedDict):
     rows: list[PatchRow]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskPatch(Question[PatchRows]):
     """A text run once for each place of a row, with that value as it is in the source; both are ids of traces."""

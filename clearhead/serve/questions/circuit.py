@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise, product
-from typing import Literal, TypedDict, final
+from typing import Literal, TypedDict
 
 import torch
 from jaxtyping import Float
@@ -15,6 +15,7 @@ from clearhead.circuits.metrics import LogitDifference
 from clearhead.circuits.patching import patch_edges
 from clearhead.circuits.truth import Truth, find_truth
 from clearhead.errors import OptionError, ShapeError
+from clearhead.experiments import patching, rasp_run, tracing
 from clearhead.rasp import PROGRAMS
 from clearhead.serve.budget import FLOAT, JSON_OBJECT, Cost
 from clearhead.serve.curves import Curves
@@ -24,9 +25,6 @@ from clearhead.serve.questions.question import TraceQuestion
 from clearhead.serve.questions.run import examples
 from clearhead.serve.traced import TEXT, Traced
 from clearhead.tracing.recording import check_stopped
-from clearhead.training.patching import contrast_texts
-from clearhead.training.rasp_run import compile_for_task
-from clearhead.training.tracing import encode_inputs
 
 MOST_EDGES = 600
 """Edges that are sent, the most important first."""
@@ -110,7 +108,6 @@ class PatchedEdge(TypedDict):
     """The likeliest answers, and their probabilities before and after; of a program its answers at each place."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskCircuit(TraceQuestion[CircuitMessage]):
     """The edges by which the model answers this text otherwise than the text `against`, the strongest first."""
@@ -175,7 +172,6 @@ class AskCircuit(TraceQuestion[CircuitMessage]):
         ]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskEdge(TraceQuestion[PatchedEdge]):
     """What becomes of the answer while one edge carries what it carries in the text `against`."""
@@ -230,7 +226,7 @@ def make_contrast(traced: Traced, against: str) -> NamedContrast:
         if answers[0] == answers[1]:
             raise OptionError(f"{text!r:.60} has the same answers as {against!r:.60}: nothing to compare")
         return NamedContrast(contrast, answers)
-    found = contrast_texts(run, [text], [against])
+    found = patching.contrast_texts(run, [text], [against])
     return NamedContrast(found.contrast, list(found.answers[0]))
 
 
@@ -255,7 +251,7 @@ def find_text(traced: Traced) -> str | None:
     side, ids = next((name, side.ids) for name, side in traced.trace.sides.items())
     tokenizer = next(iter(run.task.tokenizers.values()))
     texts = [example["source"] for example in examples(run, Curves(run.folder.metrics))]
-    known = [token for text in texts for token in encode_inputs(run, text).ids[side]]
+    known = [token for text in texts for token in tracing.encode_inputs(run, text).ids[side]]
     # A token that was made of others, as words are, comes late in the vocabulary.
     pool = [
         token
@@ -280,7 +276,7 @@ def contrast_lines(traced: Traced, against: str) -> list[str]:
         given = "from clearhead.serve.program import contrast_program"
         made = f"contrast = contrast_program(run, {text!r}, {against!r})"
     else:
-        given = "from clearhead.training.patching import contrast_texts"
+        given = "from clearhead.experiments.patching import contrast_texts"
         made = f"contrast = contrast_texts(run, [{text!r}], [{against!r}]).contrast"
     first, *others = load_lines(traced.run)
     return [first, given, *others, made]
@@ -327,7 +323,7 @@ def truth_of(traced: Traced, graph: Graph) -> Truth | None:
         return None
 
     def find() -> Truth | None:
-        compiled = compile_for_task(known).compiled
+        compiled = rasp_run.compile_for_task(known).compiled
         weights = zip(compiled.model.parameters(), traced.model.parameters(), strict=True)
         if not all(torch.equal(one, two.cpu()) for one, two in weights):
             return None

@@ -2,9 +2,10 @@
 
 import functools
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, TypedDict, cast, final
+from typing import ClassVar, Literal, TypedDict, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +19,7 @@ from clearhead.decoding.rules import FORBIDDEN
 from clearhead.decoding.sampling import Chooser
 from clearhead.decoding.session import Session
 from clearhead.errors import OptionError
+from clearhead.experiments.tracing import encode_inputs
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, Cost
 from clearhead.serve.edit_json import EditJson, changes_of, read_edits
 from clearhead.serve.explorer import Explorer
@@ -33,7 +35,6 @@ from clearhead.tracing.inner import mean_weight
 from clearhead.tracing.recording import check_stopped
 from clearhead.training.run import Run
 from clearhead.training.tasks.answering import Decoding, continued, token_names
-from clearhead.training.tracing import encode_inputs
 
 GENERATED = 24
 """New tokens of a continued text, unless more are asked for."""
@@ -91,7 +92,6 @@ class Decoded(TypedDict):
     edits: list[EditJson]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskDecode(Question[Decoded]):
     """A search with a beam, step by step, and where its best output looked in the source.
@@ -164,7 +164,6 @@ def cross(
     ]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Grown:
     """The tree of a search, node by node, and its outputs, the best first."""
@@ -198,7 +197,6 @@ def grow(run: Run, request: Decoding, *, width: int, candidates: int, changes: S
     return Grown(nodes=tree.nodes, best=best, hypotheses=hypotheses)
 
 
-@final
 class Tree:
     """A builder of nodes in the page's form. The root is what the output follows."""
 
@@ -307,7 +305,6 @@ class Sampled(TypedDict):
     edits: list[EditJson]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskSample(Question[Sampled]):
     """A sampled output, or the likeliest token each time, and what each token was drawn from.
@@ -328,18 +325,18 @@ class AskSample(Question[Sampled]):
     edits: list[EditJson] = field(default_factory=list, metadata={"read": read_edits})
 
     def answer(self, explorer: "Explorer") -> Sampled:
-        run, method, changes = explorer.at(self.step), self.method(), changes_of(self.edits)
+        run, watched, changes = explorer.at(self.step), self.watched(), changes_of(self.edits)
         room = request_of(run, self.source, MOST_NEW if run.task.target == "continues" else None).rules.max_new
         request = request_of(run, self.source, min(room, self.max_new or room))
         check_search(explorer, request, changes, "sampling", width=1, candidates=self.candidates)
-        tokens, watched = draw(run, request, method, candidates=self.candidates, changes=changes)
+        tokens = draw(run, request, watched, candidates=self.candidates, changes=changes)
         ids = [token.token for token in tokens]
         text = continued(request.writes, request.before, ids)
         so_far = (continued(request.writes, request.before, ids[: i + 1]) for i in range(len(ids)))
         return {
             # The last may have chosen among nothing: then there is no token for it.
             "steps": [
-                describe(request, token, seen, greedy=isinstance(method, Greedy))
+                describe(request, token, seen, greedy=self.mode == "greedy")
                 for token, seen in zip(tokens, watched.seen, strict=False)
             ],
             "text": text,
@@ -359,28 +356,29 @@ class AskSample(Question[Sampled]):
                 *load_lines(run),
                 f"ch.trace(run, {text_arguments(self.source, None, changes)}).sides['decoder'].ids",
             ]
-        traced = f"ch.trace(run, {self.source!r}, method=ch.{self.method()!r})"
+        traced = f"ch.trace(run, {self.source!r}, method=ch.{self.watched().method!r})"
         return [*load_lines(run), f"{traced}.sides['decoder'].ids"]
 
-    def method(self) -> Greedy | Sample:
-        """Return the method that is asked for; `Sample` itself says which numbers cannot be."""
+    def watched(self) -> "Watched":
+        """Return the method that is asked for, watched; `Sample` itself says which numbers cannot be."""
         if self.mode == "greedy":
-            return Greedy()
+            return WatchedGreedy(Greedy())
         more = {} if self.top_p is None else {"top_p": self.top_p}
-        return Sample(temperature=self.temperature, top_k=self.top_k, seeds=self.seed, **more)
+        method = Sample(temperature=self.temperature, top_k=self.top_k, seeds=self.seed, **more)
+        return WatchedSample(method, candidates=self.candidates)
 
 
 def draw(
-    run: Run, request: Decoding, method: Greedy | Sample, *, candidates: int, changes: Sequence[Change] = ()
-) -> tuple[list[Token], "Watched"]:
-    """Return the tokens that a model draws one after another, changed as the changes say, and what from."""
+    run: Run, request: Decoding, watched: "Watched", *, candidates: int, changes: Sequence[Change] = ()
+) -> list[Token]:
+    """Return the tokens that a model draws one after another, changed as the changes say; `watched` notes what from."""
     checked = check_request(cast(Model, run.model), [request.source], request.prefix, request.rules, candidates)
-    watched, tokens = Watched(method, candidates), list[Token]()
+    tokens: list[Token] = []
     make_session = functools.partial(EditedSession, changes) if changes else Session
     for token in decode_tokens(checked, watched, request.rules, candidates, make_session=make_session):
         check_stopped()
         tokens.append(token)
-    return tokens, watched
+    return tokens
 
 
 def certain(begun: str, text: str) -> int:
@@ -393,7 +391,6 @@ def certain(begun: str, text: str) -> int:
     return next((index for index, (decoded, final) in pairs if decoded != final), min(len(begun), len(text)))
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Seen:
     """What one token was drawn from: of the likeliest tokens their shares, and what cut those that were cut."""
@@ -406,14 +403,12 @@ class Seen:
     drawn: float | None
 
 
-@final
 @dataclass(frozen=True)
 class Watched(Chooser):
     """A method for one row that notes at each step what it chooses from."""
 
-    method: Greedy | Sample
-    candidates: int
-    seen: list[Seen] = field(default_factory=list)
+    method: Chooser
+    seen: list[Seen] = field(default_factory=list, kw_only=True)
 
     def draws(self, count: int) -> list[torch.Generator]:
         return self.method.draws(count)
@@ -423,15 +418,30 @@ class Watched(Chooser):
         chosen = self.method.choose(logits, draws)
         drawn = torch.rand((), generator=upcoming[0]).item() if upcoming else None
         forbidden = frozenset((logits[0] == FORBIDDEN).nonzero().flatten().tolist())
-        note = self.note_greedy if isinstance(self.method, Greedy) else self.note_sample
-        self.seen.append(note(logits, int(chosen[0]), drawn, forbidden))
+        self.seen.append(self.note(logits, int(chosen[0]), drawn, forbidden))
         return chosen
 
-    def note_greedy(self, logits: Tensor, chosen: int, drawn: float | None, forbidden: frozenset[int]) -> Seen:
+    @abstractmethod
+    def note(self, logits: Tensor, chosen: int, drawn: float | None, forbidden: frozenset[int]) -> Seen:
+        """Return what a token was chosen from."""
+
+
+@dataclass(frozen=True)
+class WatchedGreedy(Watched):
+    """The likeliest token, which nothing else could have been."""
+
+    def note(self, logits: Tensor, chosen: int, drawn: float | None, forbidden: frozenset[int]) -> Seen:
         return Seen(after={chosen: (1.0, "")}, forbidden=forbidden, share=1.0, begins=0.0, left=1, drawn=drawn)
 
-    def note_sample(self, logits: Tensor, chosen: int, drawn: float | None, forbidden: frozenset[int]) -> Seen:
-        assert isinstance(self.method, Sample)
+
+@dataclass(frozen=True)
+class WatchedSample(Watched):
+    """A draw from what is left of the likeliest tokens."""
+
+    method: Sample
+    candidates: int = field(kw_only=True)
+
+    def note(self, logits: Tensor, chosen: int, drawn: float | None, forbidden: frozenset[int]) -> Seen:
         share, tokens = (part[0] for part in self.method.shares(logits))
         remaining = self.method.remaining(logits / self.method.temperature)[0][0] != FORBIDDEN
         rank = int((tokens == chosen).nonzero()[0])

@@ -11,7 +11,7 @@ from clearhead.serve.traced import TEXT, Traced, check_below, name_heads
 from clearhead.tracing.sentence import TOKENS, creature_exchange
 from clearhead.tracing.sequence_diagram import MOST_QUERIES, draw_sequence, exchange_of
 
-MOST_COLUMNS = 100
+MOST_ROOM = 20_000
 
 
 class SequenceMessage(TypedDict):
@@ -23,12 +23,13 @@ class SequenceMessage(TypedDict):
 @final
 @dataclass(frozen=True, kw_only=True)
 class AskSequence(TraceQuestion[SequenceMessage]):
-    """One attention step as a sequence diagram; `columns`: how many lifelines there is room for."""
+    """One attention step as a sequence diagram; of at most `queries`, and `room` pixels wide if it can be."""
 
     site: str
     head: int
     query: int
-    columns: int = bounded(MOST_COLUMNS, below=MOST_COLUMNS)
+    room: int = bounded(MOST_ROOM, below=MOST_ROOM)
+    queries: int = bounded(MOST_QUERIES, least=1, below=MOST_QUERIES + 1)
 
     def answer_of(self, traced: Traced) -> SequenceMessage:
         head = traced.head(self.site, self.head)
@@ -48,7 +49,8 @@ class AskSequence(TraceQuestion[SequenceMessage]):
             allowed=head.allowed(0, site.n_query) if few else head.allowed(query, query + 1),
             weighting=site.weighting.called,
             formula=site.similarity.formula,
-            columns=self.columns,
+            room=self.room,
+            most_queries=self.queries,
         )
         return {"svg": draw_sequence(exchange, standalone=False)}
 

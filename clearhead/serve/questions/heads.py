@@ -3,15 +3,14 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import ClassVar, TypedDict, cast, final
+from typing import ClassVar, TypedDict, cast
 
 from clearhead.circuits.vocabulary import BLOCK, SAMPLE, HeadVocabulary, TokenScore
 from clearhead.errors import OptionError
+from clearhead.serve import params, python_lines
 from clearhead.serve.budget import FLOAT, JSON_OBJECT, Cost
 from clearhead.serve.costs import LOGITS, rows_cost
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.params import bounded
-from clearhead.serve.python_lines import load_lines
 from clearhead.serve.questions.question import Question, TraceQuestion
 from clearhead.serve.traced import TEXT, Traced
 from clearhead.text.tokenizer import Tokenizer
@@ -37,14 +36,13 @@ class ReadingsMessage(TypedDict):
     """What W_O makes of the head: how many times as long as its contexts is what it adds to the stream."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskReadings(TraceQuestion[dict[str, ReadingsMessage]]):
     """Of one site, or of all; of a long text, from no more than `rows` queries."""
 
     turn: ClassVar = "weights"
     site: str | None = None
-    rows: int | None = bounded(None, least=LEAST_ROWS)
+    rows: int | None = params.bounded(None, least=LEAST_ROWS)
 
     def answer_of(self, traced: Traced) -> dict[str, ReadingsMessage]:
         sites = list(traced.trace.sites.values()) if self.site is None else [traced.trace[self.site]]
@@ -81,7 +79,6 @@ class Effects(TypedDict):
     effects: list[HeadEffect]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskEffects(TraceQuestion[Effects]):
     """What the answers lose without each head of a site."""
@@ -139,7 +136,6 @@ class HeadTokens(TypedDict):
     chance: float
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskVocabulary(Question[HeadTokens]):
     """What a head copies from a token, and what it looks for from there."""
@@ -147,7 +143,7 @@ class AskVocabulary(Question[HeadTokens]):
     site: str
     head: int
     token: int
-    most: int = bounded(10, least=1, below=MOST_TOKENS + 1)
+    most: int = params.bounded(10, least=1, below=MOST_TOKENS + 1)
     step: int | None = None
 
     def answer(self, explorer: "Explorer") -> HeadTokens:
@@ -175,7 +171,7 @@ class AskVocabulary(Question[HeadTokens]):
     def python(self, explorer: "Explorer") -> list[str]:
         head = f"head = ch.circuits.HeadVocabulary(run.model, {self.site!r}, {self.head})"
         asked = f"head.copies({self.token}, {self.most}), head.seeks({self.token}, {self.most}), head.copying()"
-        return [*load_lines(explorer.at(self.step)), head, f"({asked})"]
+        return [*python_lines.load_lines(explorer.at(self.step)), head, f"({asked})"]
 
 
 def named(tokenizer: Tokenizer, found: Sequence[TokenScore]) -> list[ScoredToken]:
@@ -199,14 +195,13 @@ class SpacesMessage(TypedDict):
     value: list[list[float]]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskSpaces(TraceQuestion[SpacesMessage]):
     """How alike some tokens are as embeddings, as queries and keys, and as values."""
 
     site: str
     head: int
-    places: list[int] = bounded(most=MOST_COMPARED)
+    places: list[int] = params.bounded(most=MOST_COMPARED)
 
     def answer_of(self, traced: Traced) -> SpacesMessage:
         head = traced.head(self.site, self.head)

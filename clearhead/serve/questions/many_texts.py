@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypedDict, final
+from typing import ClassVar, Literal, TypedDict
 
 from clearhead.errors import OptionError
+from clearhead.experiments.many_texts import Scatters, Text, exciting_texts, mean_effects, mean_readings, repeats
+from clearhead.experiments.tracing import encode_inputs
+from clearhead.serve import params, python_lines
 from clearhead.serve.budget import Cost
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.params import bounded
-from clearhead.serve.python_lines import load_lines
 from clearhead.serve.questions.question import Question
-from clearhead.training.many_texts import Scatters, Text, exciting_texts, mean_effects, mean_readings, repeats
 from clearhead.training.run import Run
-from clearhead.training.tracing import encode_inputs
 
 MOST_MEANS, LONGEST_TEXT = 200, 20_000
 """Texts of one question, and characters of each."""
@@ -35,7 +34,6 @@ class HeadMeans(TypedDict):
     metrics: dict[str, HeadScatter]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskMeans(Question[HeadMeans]):
     """The metrics of a site's heads, or the effects of ablating them, over `texts` or over repeats of random tokens."""
@@ -45,7 +43,7 @@ class AskMeans(Question[HeadMeans]):
     site: str
     kind: MeanKind = "readings"
     texts: list[str] = field(default_factory=list, metadata={"limits": {"most": MOST_MEANS, "longest": LONGEST_TEXT}})
-    repeats: int = bounded(0, below=MOST_MEANS + 1)
+    repeats: int = params.bounded(0, below=MOST_MEANS + 1)
     step: int | None = None
 
     def answer(self, explorer: "Explorer") -> HeadMeans:
@@ -82,8 +80,10 @@ class AskMeans(Question[HeadMeans]):
     def python(self, explorer: "Explorer") -> list[str]:
         run = explorer.at(self.step)
         length = min(REPEATED, (run.task.context - 1) // 2)
-        texts = repr(self.texts) if self.texts else f"ch.training.repeats(run, count={self.repeats}, length={length})"
-        return [*load_lines(run), f"ch.training.mean_{self.kind}(run, {texts}, sites=[{self.site!r}])"]
+        texts = (
+            repr(self.texts) if self.texts else f"ch.experiments.repeats(run, count={self.repeats}, length={length})"
+        )
+        return [*python_lines.load_lines(run), f"ch.experiments.mean_{self.kind}(run, {texts}, sites=[{self.site!r}])"]
 
 
 MOST_READ, LONGEST_TEXT = 500, 20_000
@@ -103,7 +103,6 @@ class ExcitedTexts(TypedDict):
     texts: list[ExcitedText]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskExciting(Question[ExcitedTexts]):
     """Of `texts`, those in which a unit of the value `at`, or a head of the attention `at`, is excited most."""
@@ -112,8 +111,8 @@ class AskExciting(Question[ExcitedTexts]):
     turn: ClassVar = "weights"
     at: str
     index: int
-    texts: list[str] = bounded(most=MOST_READ, longest=LONGEST_TEXT)
-    most: int = bounded(10, least=1, below=51)
+    texts: list[str] = params.bounded(most=MOST_READ, longest=LONGEST_TEXT)
+    most: int = params.bounded(10, least=1, below=51)
     step: int | None = None
 
     def answer(self, explorer: "Explorer") -> ExcitedTexts:
@@ -131,4 +130,4 @@ class AskExciting(Question[ExcitedTexts]):
 
     def python(self, explorer: "Explorer") -> list[str]:
         asked = f"{self.texts!r}, {self.at!r}, {self.index}, most={self.most}"
-        return [*load_lines(explorer.at(self.step)), f"ch.training.exciting_texts(run, {asked})"]
+        return [*python_lines.load_lines(explorer.at(self.step)), f"ch.experiments.exciting_texts(run, {asked})"]

@@ -29,8 +29,11 @@ class Question(ABC, Generic[Answer]):
 
     sent: ClassVar[bool] = False
     """Whether it is asked with a body, and not by the address alone."""
-    turn: ClassVar[Literal["model", "weights", "files"]] = "model"
-    """What it needs: the model; weights of a trace, for seconds, which tiles do not wait for; or files alone."""
+    turn: ClassVar[Literal["model", "weights", "part", "files"]] = "model"
+    """What it needs: the model; weights of a trace, for seconds; a part of them, for a moment; or files alone.
+
+    Each but the last has a queue of its own, so that a tile waits neither for a text that is written nor for readings.
+    """
 
     @abstractmethod
     def answer(self, explorer: "Explorer") -> Answer:

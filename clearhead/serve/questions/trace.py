@@ -5,8 +5,9 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import ClassVar, NotRequired, TypedDict, cast, final
+from typing import ClassVar, NotRequired, TypedDict, cast
 
+from clearhead.experiments.tracing import encode_inputs, trace
 from clearhead.serve.budget import Cost
 from clearhead.serve.edit_json import EditJson, changes_of, read_edits
 from clearhead.serve.explorer import Explorer
@@ -20,7 +21,6 @@ from clearhead.tracing.edits import Change, Edit
 from clearhead.tracing.site import ALLOWED, Site, overflow_of
 from clearhead.tracing.trace import Candidate, Trace
 from clearhead.training.run import Run
-from clearhead.training.tracing import encode_inputs, trace
 
 MANY, FEW = 512, 5
 """Of more places than the first number, only the second number of candidates are sent."""
@@ -137,7 +137,6 @@ def read_target(params: Params) -> str | list[int] | None:
     return target
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskTrace(Question[Meta]):
     """A trace of a text, with edits inside the model, by the weights of a step: the run's own where none is named."""

@@ -37,6 +37,7 @@ class Row(TypedDict):
 class AskRow(TraceQuestion[Row]):
     """One query's numbers against every key, of one head or of the mean."""
 
+    turn: ClassVar = "part"
     site: str
     head: HeadChoice
     query: int
@@ -69,6 +70,7 @@ class Column(TypedDict):
 class AskColumn(TraceQuestion[Column]):
     """The weights of one key, query by query."""
 
+    turn: ClassVar = "part"
     site: str
     head: HeadChoice
     key: int
@@ -138,6 +140,7 @@ class CellMessage(TypedDict):
 class AskCell(TraceQuestion[CellMessage]):
     """Every number of one cell's arithmetic."""
 
+    turn: ClassVar = "part"
     site: str
     head: int
     query: int
@@ -181,6 +184,7 @@ MULTIPLIED = 1000
 class AskTile(TraceQuestion[Matrix]):
     """The largest of each 2^level x 2^level cells; of the mean, the mean of the heads' tiles."""
 
+    turn: ClassVar = "part"
     site: str
     head: HeadChoice = "mean"
     step: MatrixStep

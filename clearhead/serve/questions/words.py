@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypedDict, cast, final
+from typing import ClassVar, TypedDict, cast
 
 import torch
 from jaxtyping import Float
@@ -13,11 +13,10 @@ from torch.nn import functional as F
 from clearhead.circuits.nodes import layer_ends
 from clearhead.errors import OptionError
 from clearhead.model.outputs import ToVocabulary
+from clearhead.serve import costs, python_lines
 from clearhead.serve.budget import JSON_NUMBER, AnswerBudget, Cost
-from clearhead.serve.costs import cells_of
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import Params, bounded
-from clearhead.serve.python_lines import load_lines
 from clearhead.serve.questions.question import Question
 from clearhead.serve.questions.trace import AskTrace
 from clearhead.serve.traced import check_below
@@ -56,7 +55,6 @@ class Neighbours(TypedDict):
     tables: list[TableNeighbours]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskNeighbours(Question[Neighbours]):
     """The nearest tokens by the cosine of their vectors, in this and in other tables of the same tokens."""
@@ -94,7 +92,7 @@ class AskNeighbours(Question[Neighbours]):
     def python(self, explorer: "Explorer") -> list[str]:
         run = explorer.at(self.step)
         return [
-            *load_lines(run),
+            *python_lines.load_lines(run),
             "import torch",
             f"table = {table_code(run, self.table)}.detach().double()",
             f"torch.cosine_similarity(table, table[{self.token}], dim=-1).topk({self.count + 1})",
@@ -167,7 +165,6 @@ class ContextAnswer(TypedDict):
     responsible: list[list[list[Attended]]]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Occurrence:
     """An occurrence of the word: the text, and which of its tokens it is."""
@@ -202,7 +199,6 @@ class Occurrence:
         return {"text": self.text, "tokens": self.trace.sides[self.side].tokens, "places": self.places}
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskContext(Question[ContextAnswer]):
     """The vectors of one word in several texts."""
@@ -232,7 +228,7 @@ class AskContext(Question[ContextAnswer]):
         last = layer_ends(names_of(run.model), next(iter(explorer.costs.sides)))[-1]
         places = [(self.texts.index(place["text"]), place["places"]) for place in self.answer(explorer)["places"]]
         return [
-            *load_lines(run),
+            *python_lines.load_lines(run),
             "import torch",
             f"traces = [ch.trace(run, text{target}) for text in {self.texts!r}]",
             f"vectors = [traces[text].value({last!r})[places].mean(0) for text, places in {places}]",
@@ -297,7 +293,7 @@ def context_view(word: str, occurrences: Sequence[Occurrence], *, budget: Answer
 def view_cost(occurrences: Sequence[Occurrence]) -> Cost:
     """Return the cost of comparing every place with every other, and of a row of every head for each token."""
     cells = sum(
-        cells_of(occurrence.trace[name], heads=occurrence.trace[name].n_heads, rows=len(occurrence.places))
+        costs.cells_of(occurrence.trace[name], heads=occurrence.trace[name].n_heads, rows=len(occurrence.places))
         for occurrence in occurrences
         for name in (
             f"{occurrence.side}.{layer}.attention" for layer in range(occurrence.trace.sides[occurrence.side].n_layers)

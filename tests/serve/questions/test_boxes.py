@@ -7,8 +7,6 @@ from clearhead.serve.budget import AnswerBudget, TooMuchError
 from clearhead.serve.explorer import Explorer
 from tests.serve.asking import ask
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def answer(run, text, at, **asked):
     explorer = Explorer(run)

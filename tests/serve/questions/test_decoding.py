@@ -9,13 +9,11 @@ import clearhead as ch
 from clearhead.decoding import Beam, Greedy, Sample, generate
 from clearhead.serve.budget import AnswerBudget, TooMuchError
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.questions.decoding import describe, draw, grow, request_of
+from clearhead.serve.questions.decoding import WatchedSample, describe, draw, grow, request_of
 from clearhead.tracing.edits import Edit, Swap
 from clearhead.tracing.names import Names
 from clearhead.tracing.recording import recording
 from tests.serve.asking import ask
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 TEXTS = {"translator": "zwei null vier", "documents": "the cat"}
 
@@ -121,7 +119,8 @@ def method_of(temperature=0.8, top_k=None, top_p=1.0, seed=0):
 
 
 def steps_of(run, request, method):
-    tokens, watched = draw(run, request, method, candidates=5)
+    watched = WatchedSample(method, candidates=5)
+    tokens = draw(run, request, watched, candidates=5)
     return [describe(request, token, seen, greedy=False) for token, seen in zip(tokens, watched.seen, strict=False)]
 
 

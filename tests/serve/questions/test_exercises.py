@@ -1,9 +1,11 @@
 """Exercises in the page: graded as on the command line, by menus and numbers alone."""
 
+import random
+
 import pytest
 
 from clearhead.errors import ClearheadError
-from clearhead.exercises import EXERCISES, check
+from clearhead.exercises import EXERCISES, check, mystery
 from clearhead.exercises.designs import design_cases, design_roles
 from clearhead.exercises.exercise import run_code
 from clearhead.exercises.slips import SlipModel, logits_of, steps_of
@@ -63,6 +65,27 @@ def test_a_slip_is_shown_and_repaired(asked, exercise):
     assert graded.count("right") == 1
     elsewhere = asked("grade", name=exercise.name, at=made.sites[1], step="context", formula="weight @ value")
     assert "the slip is not there" in elsewhere["lines"][0]
+
+
+@pytest.mark.parametrize("name", ["mystery-1", pytest.param("mystery-5", marks=pytest.mark.thorough)])
+def test_what_an_edge_of_a_mystery_changes_is_what_patching_it_changes(asked, name):
+    """Every true edge changes something, and what is not listed changes nothing, of edges and texts drawn at random."""
+    found, shown, generator = mystery(name), asked("mystery", name=name), random.Random(0)
+    listed = {change[:3]: shown["changed"][change[3]] for change in shown["changes"]}
+    assert {shown["edges"][edge] for edge, *_ in listed} == found.truth
+    drawn = [(generator.randrange(len(found.edges)), *generator.choices(range(12, 39), k=2)) for _ in range(60)]
+    for edge, text, other in [*drawn, *generator.sample(sorted(listed), 60)]:
+        answer = found.patch(shown["texts"][text], shown["texts"][other], [found.edges[edge]])
+        assert answer == listed.get((edge, text, other), shown["answers"][text])
+
+
+def test_a_mystery_is_graded_by_its_edges_and_its_program(asked):
+    exercise = EXERCISES["mystery-1"]
+    edges = run_code(exercise.solution, exercise.name)["edges"]
+    assert asked("grade", name=exercise.name, lines=list(exercise.menus), edges=edges)["state"] == "right"
+    assert asked("grade", name=exercise.name, lines=list(exercise.menus))["lines"] == [
+        "Edges: 0 of 2 found, 0 too many."
+    ]
 
 
 @pytest.mark.parametrize(

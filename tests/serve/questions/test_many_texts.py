@@ -3,9 +3,9 @@
 import pytest
 
 from clearhead.errors import OptionError
+from clearhead.experiments import mean_effects, mean_readings, repeats
 from clearhead.serve.budget import AnswerBudget
 from clearhead.serve.explorer import Explorer
-from clearhead.training import mean_effects, mean_readings, repeats
 from tests.serve.asking import ask
 from tests.training.small_runs import documents, trained
 

@@ -9,6 +9,7 @@ import torch
 
 import clearhead as ch
 from clearhead.errors import OptionError
+from clearhead.experiments.rasp_run import compile_to_run
 from clearhead.model.presets import Size
 from clearhead.rasp import PROGRAMS
 from clearhead.serve.explorer import Explorer
@@ -16,9 +17,8 @@ from clearhead.serve.question_table import QUESTIONS
 from clearhead.serve.questions.circuit import suggest_text
 from clearhead.serve.questions.question import TraceQuestion
 from clearhead.tracing.recording import StoppedError, stopping_when
-from clearhead.training.rasp_run import compile_to_run
-from clearhead.training.recipe import decoder
 from clearhead.training.run import load
+from clearhead.training.tasks.learning import decoder
 from tests.serve.asking import ask
 from tests.test_public import is_public
 from tests.training.small_runs import classifying, documents, filling, trained, translating
@@ -219,6 +219,10 @@ ROWS = {
     ),
     "lens": ({}, compare_lens),
     "means": ({"site": "SITE", "texts": "TWO"}, compare_means),
+    "mystery": (
+        {"name": "mystery-1"},
+        lambda value, answer: near(value == answer["answers"][answer["texts"].index("abc")], 1),
+    ),
     "neighbours": ({"table": "TABLE", "token": 3, "count": 4}, compare_neighbours),
     "neurons": ({"at": "SIDE.0.feed_forward", "token": 1, "most": 5}, compare_units),
     "patch": ({"text": "TRACE", "source": "OTHER", "token": 1, "other": 0, "by": "head"}, compare_patches),

@@ -10,7 +10,6 @@ from clearhead.serve.curves import Curves
 from clearhead.serve.questions.run import examples, run_facts
 from clearhead.training.run import load
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 LOST = "\ufffd"
 
 

@@ -15,8 +15,6 @@ from clearhead.tracing.trace import trace_model
 from tests.model.small import built, decoder_spec
 from tests.serve.asking import ask
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_neighbours_are_those_of_the_cosine(documents):
     token = documents.tokenizer.encode("the cat")[-1]
