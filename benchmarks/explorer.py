@@ -71,8 +71,11 @@ COUNT = """() => {
     window.counting = requestAnimationFrame(note);
 }"""
 
-TILES = """() => performance.getEntriesByType("resource").filter(one => one.name.includes("/tile?"))
-    .map(one => ({ level: Number(new URL(one.name).searchParams.get("level")), took: one.duration }))"""
+ANSWERED = """part => performance.getEntriesByType("resource")
+    .filter(one => one.name.includes(part) && one.responseStatus === 200)"""
+
+TILES = f"""() => ({ANSWERED})("/tile?")
+    .map(one => ({{ level: Number(new URL(one.name).searchParams.get("level")), took: one.duration }}))"""
 
 
 def program() -> str:
@@ -283,9 +286,14 @@ def deep_model(browser: Browser, folder: Path, text: str, *, n: int, times: int)
         for view in ("heads", "head"):
             print(f"view {view}: everything there after {view_time(browser, home, view):.1f} s")
         began = time.monotonic()
-        body = json.dumps({"source": first_tokens(folder, text, n)}).encode()
+        source = first_tokens(folder, text, n)
+        body = json.dumps({"source": source}).encode()
         meta = json.load(urlopen(Request(f"{home}api/trace", body, {"Content-Type": "application/json"})))
         print(f"{len(meta['sides']['decoder']['ids']):,} tokens traced in {time.monotonic() - began:.1f} s")
+        took, layers = head_after_heads(browser, home, source)
+        print(
+            f"Head after Heads: its map after {took:.1f} s, the maps of {layers} layers being there when Heads was left"
+        )
         rows = [row for site in (0, 15, 29) for row in deep_tiles(home, meta, f"decoder.{site}.attention")]
         print(table("Tiles over HTTP", ["of", "asked for", "median", "longest"], rows))
         print(table("The server", ["it holds", "memory"], server_memory(process)))
@@ -302,6 +310,27 @@ def view_time(browser: Browser, home: str, view: str) -> float:
     took = time.monotonic() - began - 0.5
     page.close()
     return took
+
+
+def head_after_heads(browser: Browser, home: str, source: str) -> tuple[float, int]:
+    """Leave Heads for Head a second after it opens; return the seconds until the map is there.
+
+    And the layers whose maps were there before: the server drops what nobody looks at any more, so Head need not wait
+    for the others.
+    """
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.set_default_timeout(120_000)
+    page.add_init_script("performance.setResourceTimingBufferSize(100000)")
+    page.goto(f"{home}#/heads?{urlencode({'source': source})}")
+    page.wait_for_function("() => document.querySelectorAll('g.cell').length > 0")
+    page.wait_for_timeout(1000)
+    layers = page.evaluate(f"() => ({ANSWERED})('/thumbs?').length")
+    began = time.monotonic()
+    page.get_by_test_id("nav-head").click()
+    page.wait_for_function(f"() => ({ANSWERED})('/tile?').length > 0")
+    took = time.monotonic() - began
+    page.close()
+    return took, layers
 
 
 def deep_tiles(home: str, meta: dict[str, Any], site: str) -> list[list[object]]:

@@ -9,10 +9,10 @@ from playwright.sync_api import expect
 import clearhead as ch
 from clearhead.circuits.circuit import Faithfulness, choose
 from clearhead.circuits.truth import find_truth
+from clearhead.experiments.patching import contrast_texts
+from clearhead.experiments.rasp_run import compile_for_task, compile_to_run
 from clearhead.rasp import PROGRAMS
 from clearhead.serve.program import contrast_program
-from clearhead.training.patching import contrast_texts
-from clearhead.training.rasp_run import compile_for_task, compile_to_run
 from tests.browser.looking import serving
 from tests.browser.watching import Tabs, comes_to, rests, says
 from tests.training.small_runs import classifying, documents, filling, trained

@@ -112,11 +112,14 @@ def check_difference(page, demo, folder, *, step, head):
     assert says(shares[1], float(after[query, key]))
     first.click()
     comes_to(page, query=query, key=key)
-    row = page.get_by_test_id("probabilities").locator("tbody tr").first
-    place = int(number_in(page.get_by_role("heading", name="Probabilities at place").text_content() or "")[0])
-    best = [math.exp(found.candidates[place][0].log_prob) for found in (one, other)]
-    cells = row.locator("td").all_text_contents()
-    assert says(cells[best.index(max(best))], max(best))
+    heading = page.get_by_role("heading", name="Candidates at place").text_content() or ""
+    place = int(number_in(heading)[0])
+    best = [found.candidates[place][0] for found in (one, other)]
+    bars = page.get_by_test_id("run-b").locator("[data-candidate]")
+    was = bars.and_(page.locator(f'[data-candidate="{best[0].id}"]')).get_attribute("data-before")
+    assert float(was) == pytest.approx(math.exp(best[0].log_prob), rel=1e-3)
+    told = bars.and_(page.locator(f'[data-candidate="{best[1].id}"]')).locator("title").text_content() or ""
+    assert says(told.split(":")[1].split(",")[0], math.exp(best[1].log_prob))
 
 
 def test_other_texts_are_said_to_have_no_cells_in_common(tabs):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.browser.looking import serving
-from tests.browser.watching import Tabs, comes_to, number_in, rests, says, shown
+from tests.browser.watching import Tabs, address_of, comes_to, number_in, rests, says, shown
 from tests.covering import share_of
 from tests.tracing.observing import observed
 from tests.training import small_runs
@@ -45,8 +45,8 @@ def note(folder):
 
 
 def compiled(factory):
+    from clearhead.experiments.rasp_run import compile_to_run
     from clearhead.rasp import PROGRAMS
-    from clearhead.training.rasp_run import compile_to_run
     from clearhead.training.run import load
 
     return load(compile_to_run(PROGRAMS["histogram"], factory.mktemp("compiled") / "histogram").path, device="cpu")
@@ -73,7 +73,7 @@ sees which boxes there are, and tests/tracing/test_inner.py holds every value to
 )
 def case(request, tmp_path_factory):
     """A run, its text, the text's trace, and the address of its explorer."""
-    from clearhead.training.tracing import trace
+    from clearhead.experiments.tracing import trace
 
     make, text = RUNS[request.param]
     run = make(tmp_path_factory)
@@ -271,7 +271,7 @@ class TestTheArithmetic:
         rests(page)
         place = int(page.locator(f"[data-name='{name}']").get_attribute("data-place"))
         fresh = page.context.new_page()
-        fresh.goto(page.evaluate("location.href"))
+        fresh.goto(address_of(page))
         shown(fresh, "model")
         wait_for(fresh, box="encoder.0.feed_forward", token=1)
         row = fresh.locator(f"[data-name='{name}']")

@@ -39,7 +39,7 @@ OFF = json.dumps([{"at": SITE, "step": "context", "head": 1, "times": 0}])
 STATES = {
     "model": {"lens": "on", "box": "token.decoder.2"},
     "heads": {"site": SITE, "head": 1, "by": "entropy", "order": "highest", "show": "colours", "least": 20},
-    "head": {"site": SITE, "head": "mean", "query": 2, "key": 1, "heads": "all"},
+    "head": {"site": SITE, "head": "mean", "query": 2, "key": 1},
     "steps": {"site": SITE, "head": 1, "query": 3, "key": 2, "at": 3, "dimension": 5},
     "similarity": {"site": SITE, "head": 1, "query": 3, "key": 2, "a": "3,-1", "b": "2,2.5", "unscaled": 0.5},
     "context": {"layer": 1},
@@ -154,7 +154,13 @@ def can_be_read(page, size):
     return True
 
 
-@pytest.mark.often(LINKED)
+def views_of(names):
+    """Let a test have these views in `make test`, and all of them in `make test-all`."""
+    views = [view if view in names else pytest.param(view, marks=pytest.mark.thorough) for view in VIEWS]
+    return pytest.mark.parametrize("opened", views, indirect=True)
+
+
+@views_of(LINKED)
 def test_a_link_restores_the_view(everywhere, other):
     """In a window that is there already, and was at another view; the next test loads the page."""
     view, page, _ = everywhere
@@ -195,7 +201,7 @@ def test_a_link_restores_the_view_where_the_page_is_loaded(tabs, view):
     check_restored(again, page, view, there)
 
 
-@pytest.mark.often(OFTEN)
+@views_of(OFTEN)
 def test_its_pictures_are_saved(everywhere, other):
     view, page, _ = everywhere
     page.set_viewport_size(SIZES["desk"])

@@ -25,7 +25,8 @@ def deep_folder(browser_program, tmp_path_factory):
     from clearhead.text.preparing import Tokenizing
     from clearhead.text.sources import Documents
     from clearhead.training import train
-    from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe, decoder
+    from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
+    from clearhead.training.tasks.learning import decoder
 
     folder = tmp_path_factory.mktemp("deep")
     (folder / "text.txt").write_text(f"{TEXT}\n" * 60, encoding="utf-8")

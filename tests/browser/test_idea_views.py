@@ -224,13 +224,13 @@ class TestPositions:
         tab_to(page, page.get_by_role("button", name="Rotary", exact=True))
         page.keyboard.press("Enter")
         comes_to(page, kind="rotary")
-        tab_to(page, page.get_by_test_id("positions-position"))
+        tab_to(page, page.get_by_test_id("positions-slider"))
         page.keyboard.press("ArrowRight")
         comes_to(page, position=6)
         shown(page, "positions")
 
     def test_the_positions_play(self, tabs):
         page = tabs.open("positions", position=5)
-        page.get_by_role("button", name="Play the positions").click()
+        page.get_by_test_id("positions-play").click()
         eventually(page, lambda: int(state(page)["position"]) > 6)
-        page.get_by_role("button", name="Pause").click()
+        page.get_by_test_id("positions-play").click()

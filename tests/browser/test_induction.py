@@ -95,3 +95,75 @@ def test_the_head_view_reads_it_as_an_induction_head(copying):
         shares.append(number_in(shown.inner_text())[0])
     assert shares[1] > 0.7
     assert max(shares[0], shares[2]) < 0.2
+
+
+class Actions:
+    """What a reader does on a page, counted."""
+
+    def __init__(self, page):
+        self.page, self.count = page, 0
+
+    def click(self, name):
+        self.count += 1
+        self.page.get_by_test_id(name).click()
+
+    def type(self, name, text):
+        self.count += 1
+        self.page.get_by_test_id(name).fill(text)
+
+    def choose(self, name, option):
+        self.count += 1
+        self.page.get_by_test_id(name).select_option(option)
+
+
+OTHER = TEXT.replace("f w", "f 2")
+"""A text in which another symbol is to be copied."""
+FEW = 14
+"""Actions; without patching and attribution it took as many before."""
+
+
+def test_a_head_is_found_patched_attributed_ablated_and_shared_in_few_actions(copying, chromium):
+    page = copying.open("model")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    reader, site = Actions(page), site_of(1)
+    reader.type("source", TEXT)
+    reader.click("look")
+    expect(page.get_by_test_id("answer")).to_have_text(COPIED)
+    reader.click("nav-heads")
+    reader.choose("by", "induction")
+    reader.choose("order", "highest")
+    rests(page)
+    first = page.locator("g.cell").first
+    expect(first).to_have_attribute("data-testid", f"cell-{site}-0")
+    expect(first.locator(".name")).to_have_text("L1H0")
+    reader.click("nav-intervene")
+    reader.click("tab-patch")
+    reader.click("patch-head")
+    reader.type("patch-text", OTHER)
+    reader.click("patch-look")
+    cells = page.get_by_test_id("patch-decoder").locator("tbody tr")
+    expect(cells).to_have_count(3)
+    rests(page)
+    recovered = [
+        [float(one.get_attribute("data-value")) for one in row.locator("[data-value]").all()] for row in cells.all()
+    ]
+    assert recovered[1][LAST] == max(max(row) for row in recovered) > 0.5
+    reader.click("tab-attribute")
+    rests(page)
+    parts = page.get_by_test_id("attribute-heads").locator("[data-value]").all()
+    values = [float(one.get_attribute("data-value")) for one in parts]
+    assert values[1] == max(values) > 0
+    reader.click("tab-edit")
+    reader.click(f"head-toggle-{site}-0")
+    expect(page.get_by_test_id("edit-list")).to_contain_text("head 0 off")
+    expect(page.get_by_test_id("answer-unchanged")).to_have_text(COPIED)
+    expect(page.get_by_test_id("answer-changed")).not_to_have_text(COPIED)
+    answer = page.get_by_test_id("answer-changed").inner_text()
+    reader.click("copy-link")
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert reader.count <= FEW
+
+    shared = chromium.new_page()
+    shared.goto(link)
+    expect(shared.get_by_test_id("answer-changed")).to_have_text(answer)
+    shared.close()

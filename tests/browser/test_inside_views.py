@@ -66,11 +66,11 @@ class TestModel:
         assert page.get_by_test_id("answer").inner_text() == answer_of(demo, traced)
         page.get_by_test_id("output-2").click()
         rests(page)
-        rows = page.get_by_test_id("detail").locator(".bars li")
+        rows = page.get_by_test_id("detail").locator("[data-candidate]")
         expect(rows).to_have_count(len(traced.candidates[2]))
         for row, one in zip(rows.all(), traced.candidates[2], strict=True):
-            assert row.locator("code").inner_text() == piece(one.text)
-            assert says(row.locator(".number").inner_text(), math.exp(one.log_prob))
+            assert row.locator(".name").text_content() == piece(one.text)
+            assert says(row.locator(".share").text_content(), math.exp(one.log_prob))
 
     def test_a_tokens_way_is_told_in_lengths_and_cosines(self, tabs, traced):
         page = tabs.open("model")
@@ -205,14 +205,6 @@ class TestHead:
                 told = arcs.locator(f"[data-end={other}][data-token='{place}']").get_attribute("aria-label")
                 assert ("%" in told) == (share >= 0.05)
                 assert share < 0.05 or says(re.search(r"\d+(\.\d)? %", told).group(), share)
-
-    def test_all_heads_side_by_side(self, tabs, traced):
-        page = tabs.open("head", site=SITE, head=0)
-        page.get_by_test_id("all-heads").click()
-        heads = page.get_by_test_id("heads").get_by_role("button")
-        expect(heads).to_have_count(traced[SITE].n_heads)
-        heads.nth(3).click()
-        comes_to(page, head=3)
 
     def test_keys_go_to_other_heads_layers_and_views(self, tabs, traced):
         page = tabs.open("head", site=SITE, head=0)

@@ -39,8 +39,8 @@ TRANSLATOR = [
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
+    from clearhead.experiments.rasp_run import compile_to_run
     from clearhead.rasp import PROGRAMS
-    from clearhead.training.rasp_run import compile_to_run
 
     return compile_to_run(PROGRAMS["sort"], tmp_path_factory.mktemp("craft") / "sort")
 
@@ -202,7 +202,7 @@ def solve_position(page):
 
 
 def slide(page, position):
-    page.get_by_test_id("positions-position").fill(str(position))
+    page.get_by_test_id("positions-slider").fill(str(position))
     comes_to(page, position=position)  # the slider writes there when it rests
 
 

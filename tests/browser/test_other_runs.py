@@ -55,8 +55,8 @@ def turning_folder(browser_program, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compiled_folder(browser_program, tmp_path_factory):
+    from clearhead.experiments.rasp_run import compile_to_run
     from clearhead.rasp import PROGRAMS
-    from clearhead.training.rasp_run import compile_to_run
 
     folder = tmp_path_factory.mktemp("compiled") / "run"
     compile_to_run(PROGRAMS["reverse"], folder)

@@ -3,8 +3,8 @@
 import pytest
 from playwright.sync_api import expect
 
+from clearhead.experiments.rasp_run import compile_to_run
 from clearhead.rasp import PROGRAMS
-from clearhead.training.rasp_run import compile_to_run
 from tests.browser.looking import serving
 from tests.browser.watching import Tabs, comes_to, shown
 

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 import clearhead as ch
 from clearhead.model.presets import Size
 from clearhead.serve.program import load_program
-from clearhead.training.recipe import decoder
+from clearhead.training.tasks.learning import decoder
 from tests.browser.looking import serving
 from tests.browser.watching import SITE, SOURCE, Tabs, comes_to, eventually, rests, says, shown, steady
 from tests.serve.questions.test_python import compiled, imported, last_value
@@ -26,23 +26,24 @@ def deep(folder):
 
 
 KINDS = {
-    "decoder": (documents, "the cat eats the"),
-    "classifier": (classifying, "red plum"),
-    "fill": (filling, "the <mask> eats"),
-    "compiled": (compiled, "a b c a"),
+    "decoder": (documents, "the cat eats the", "eats the cat the"),
+    "classifier": (classifying, "red plum", "red cow"),
+    "fill": (filling, "the <mask> eats", "the <mask> the", "the <mask> dog", "dog <mask> eats"),
+    "compiled": (compiled, "a b c a", "a b a a"),
     "imported": (imported, "ab abc"),
     "deep": (deep, "the cat eats the"),
 }
+"""By kind: its run, a text, and others, of which one has as many tokens and another answer, if its weights give any."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def other_kind(request, chromium, tmp_path_factory):
-    make, text = KINDS[request.param]
+    make, text, *others = KINDS[request.param]
     whole = make in (compiled, imported)
     run = make(tmp_path_factory) if whole else trained(make, tmp_path_factory, steps=2 if make is deep else 60)
     with serving(run) as home:
         tabs = Tabs(chromium, home)
-        yield tabs, run, text
+        yield tabs, run, text, others
         tabs.check()
         tabs.close()
 
@@ -69,7 +70,7 @@ def test_attribution_is_that_of_python(tabs, demo):
 
 
 def test_numbers_of_other_kinds_of_run_are_those_of_python(other_kind):
-    tabs, run, text = other_kind
+    tabs, run, text, _ = other_kind
     trace = ch.trace(run, text)
     site = f"{trace.answer_side}.0.attention"
     page = tabs.open("model", source=text)
@@ -94,11 +95,43 @@ def test_numbers_of_other_kinds_of_run_are_those_of_python(other_kind):
     expect(page.get_by_test_id("python-said")).to_have_text("Copied")
     spaces = last_value(page.evaluate("navigator.clipboard.readText()"))
     rows = page.get_by_test_id("spaces-pairs").locator("tbody tr").all()
-    for row, place in zip(rows, (0, 1), strict=True):
+    for row, token in zip(rows, (0, 1), strict=True):
         told = row.locator("b").all_inner_texts()
         assert len(told) == 4
         for words, name in zip(told, ("embedding", "query_key", "value", "score"), strict=True):
-            assert says(words, float(getattr(spaces, name)[1][place])), name
+            assert says(words, float(getattr(spaces, name)[1][token])), name
+    page = tabs.open("head", source=text, site=site, head=0, query=1, key=0)
+    page.get_by_test_id("weighted").click()
+    comes_to(page, of="added")
+    steady(page, "head")
+    page.get_by_test_id("heat-map").locator("canvas").focus()
+    page.keyboard.press("ArrowLeft")
+    rests(page)
+    wanted = trace[site].head[0].weighted[1, 0].item()
+    eventually(page, lambda: says(page.get_by_test_id("reading-value").first.inner_text(), wanted))
+
+
+def test_patches_of_other_kinds_of_run_are_those_of_python(other_kind):
+    tabs, run, text, others = other_kind
+    if not others:
+        pytest.skip("it has one answer to all texts: tests/serve/questions/test_python.py names two answers instead")
+    traces = {one: ch.trace(run, one) for one in (text, *others)}
+    side = traces[text].answer_side
+    said = {one: [row[0].id for row in each.candidates] for one, each in traces.items()}
+    other, place = next(
+        (other, place)
+        for other in others
+        if len(traces[other].sides[side].ids) == len(traces[text].sides[side].ids)
+        for place, (one, another) in enumerate(zip(said[text], said[other], strict=False))
+        if one != another
+    )
+    page = tabs.open("intervene", source=text, tab="patch", place=place, other=other)
+    grid = f"patch-{side}"
+    expect(page.get_by_test_id(grid)).to_be_visible()
+    rests(page)
+    recovered = ch.patch(run, text, other, by="layer", place=place).recovered
+    for row, wanted in zip(numbers(page, grid), recovered.values(), strict=True):
+        assert row == pytest.approx(wanted.tolist(), rel=1e-3, abs=1e-3)
 
 
 def test_patching_is_that_of_python_and_a_click_tells_what_a_cell_brings(tabs, demo):

@@ -244,8 +244,10 @@ def point_at(page, element, across, down, *, until):
 
 
 def address_of(page):
-    """As the page itself knows it; playwright's own comes a moment later."""
-    return page.evaluate("location.href")
+    """As the page itself knows it, once it holds all of the view: it is written at most four times a second (REST in
+    web/src/lib/state.svelte.ts), and a timer of the page that is set later than that one comes after it.
+    """
+    return page.evaluate("new Promise((done) => setTimeout(() => done(location.href), 300))")
 
 
 def state(page):

@@ -2,19 +2,22 @@
  *
  * PAGE has the page's JSON in its first line and its weights in the second. REQUESTS has a JSON array of
  * [name, what is asked] a line; the id of a trace stands for the last one; "tokens" is for the tokeniser alone. The answers are printed, one a line.
+ * A PAGE that is an answer key alone has no weights, and is asked about exercises.
  */
 
 import { readFileSync } from "node:fs";
 
 import { Engine } from "../src/live/engine";
+import { Grader } from "../src/live/exercises/grading";
 import type { QuestionName } from "../src/lib/source";
 import type { Live } from "../src/live/plan";
 import { Tokenizer } from "../src/live/tokenizer";
 import { unpackWeights } from "../src/live/weights";
 
 const [page, requests] = process.argv.slice(2).map((path) => readFileSync(path, "utf-8").trimEnd().split("\n"));
-const live = JSON.parse(page[0]) as ConstructorParameters<typeof Engine>[0] & Live;
-const engine = new Engine(live, await unpackWeights(page[1], live.tensors));
+const live = JSON.parse(page[0]) as ConstructorParameters<typeof Engine>[0] & Live & { key?: string };
+const engine =
+  live.key === undefined ? new Engine(live, await unpackWeights(page[1], live.tensors)) : await Grader.unpack(live.key);
 const said: string[] = [];
 let last = "";
 
@@ -33,7 +36,7 @@ for (const line of requests) {
 process.stdout.write(`${said.join("\n")}\n`);
 
 function ask(name: QuestionName, asked: object): unknown {
-  const method = engine[name as "run"] as (asked: object) => unknown;
+  const method = engine[name as keyof typeof engine] as (asked: object) => unknown;
   return method.call(engine, "trace" in asked ? { ...asked, trace: last } : asked);
 }
 

@@ -324,8 +324,8 @@ export interface AskSample {
 /** A sequence diagram of one attention step, as an SVG element. */
 export type Sequence = { svg: string };
 
-/** One attention step as a sequence diagram; `columns`: how many lifelines there is room for. */
-export type AskSequence = { trace: string; site: string; head: number; query: number; columns?: number };
+/** One attention step as a sequence diagram; of at most `queries`, and `room` pixels wide if it can be. */
+export type AskSequence = { trace: string; site: string; head: number; query: number; room?: number; queries?: number };
 
 /** The diagram of a token of the sentence, as an SVG element. */
 export type Sentence = { svg: string; tokens: string[]; token: number };
@@ -365,6 +365,7 @@ export interface PageExercises {
   most: number;
   goals: Goal[];
   slips: Asked[];
+  mysteries: Puzzle[];
 }
 
 /** The exercises that can be solved in the page, in a language. */
@@ -386,6 +387,22 @@ export type SlipNumbers = { name: string; texts: string[]; tokens: string[]; sit
 /** The numbers of the model of the slip `name`, for one of its texts. */
 export type AskSlip = { name: string; text?: number };
 
+/** What a model whose program is not told does with short texts, and what its edges do. */
+export interface MysteryModel {
+  name: string;
+  edges: string[];
+  texts: string[];
+  /** To each text, a value for each place. */
+  answers: (string | null)[][];
+  /** Answers to texts in which one edge carries another text's. */
+  changed: (string | null)[][];
+  /** An edge, a text, the other text, and what the answer changes to; whatever is not here changes nothing. */
+  changes: [number, number, number, number][];
+}
+
+/** The answers of the model of the mystery `name`, and what each edge changes by itself. */
+export type AskMystery = { name: string };
+
 /** What is said of an answer. */
 export interface GradedAnswer {
   name: string;
@@ -398,11 +415,13 @@ export interface GradedAnswer {
   computed: [string, string][];
 }
 
-/** Whether an answer to the exercise `name` is right: `lines` of a puzzle, `vectors` of a head, or a repair. */
+/** Whether an answer to the exercise `name` is right: `lines` of a puzzle or mystery, `vectors` of a head, or a repair. */
 export interface AskGrade {
   name: string;
   language?: Spoken;
   lines?: string[] | null;
+  /** The edges of a mystery that are marked. */
+  edges?: string[] | null;
   /** By role, a vector for each case of the goal. */
   vectors?: Record<string, number[][]>;
   at?: string | null;
@@ -927,6 +946,48 @@ export interface ContextAnswer {
 /** The vectors of one word in several texts. */
 export type AskContext = { texts: string[]; word: string; step?: number | null };
 
+/** A wrong program that is known, by what it gives. */
+export interface KnownMistake {
+  said: string;
+  /** To each text, a value for each place; null where it stops. */
+  rows: (unknown[] | null)[];
+  edges: string[] | null;
+}
+
+/** What is right for every text, the shortest first; of a mystery, its true edges and its model too. */
+export interface ProgramKey {
+  texts: string[];
+  expected: unknown[][];
+  mistakes: KnownMistake[];
+  truth: string[] | null;
+  model: MysteryModel | null;
+}
+
+export interface DesignKey {
+  /** By sentence and place, where the query should look; null if anywhere. */
+  targets: (number[] | null)[][];
+  /** What the head should give there; null if only its weights are graded. */
+  results: number[][][] | null;
+}
+
+export interface SlipKey {
+  /** For each text. */
+  numbers: SlipNumbers[];
+  /** By place, step and formula, all there are. */
+  verdicts: Record<string, GradedAnswer>;
+}
+
+export interface AnswerKey {
+  exercises: PageExercises;
+  /** Sentences of verdicts, with names in braces. */
+  said: Record<string, string>;
+  /** The share of the weight from which a head is right. */
+  enough: number;
+  programs: Record<string, ProgramKey>;
+  designs: Record<string, DesignKey>;
+  slips: Record<string, SlipKey>;
+}
+
 /** The chapters of Learn, as a lesson names them (clearhead/exercises/lesson.py). */
 export type ChapterName =
   | "tokens"
@@ -979,6 +1040,7 @@ export interface Questions {
   sentence: { asks: AskSentence; answers: Sentence };
   exercises: { asks: AskExercises; answers: PageExercises };
   slip: { asks: AskSlip; answers: SlipNumbers };
+  mystery: { asks: AskMystery; answers: MysteryModel };
   grade: { asks: AskGrade; answers: GradedAnswer };
   readings: { asks: AskReadings; answers: Record<string, Readings> };
   effects: { asks: AskEffects; answers: Effects };

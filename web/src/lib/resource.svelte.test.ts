@@ -212,6 +212,20 @@ describe("several answers", () => {
     expect(await seen(together(["a", "b"], ask))).toEqual(["B", "B A"]);
   });
 
+  it("are asked for a few at once, so that another question need not wait for all of them", async () => {
+    const names = [..."abcdefgh"];
+    let [under, most] = [0, 0];
+    const ask = async (name: string): Promise<string> => {
+      most = Math.max(most, ++under);
+      await new Promise((done) => setTimeout(done));
+      under--;
+      return name;
+    };
+    expect((await seen(together(names, ask))).at(-1)).toBe(names.join(" "));
+    expect(most).toBe(3);
+    expect(await seen(together(names, async (name) => name))).toEqual([names.join(" ")]);
+  });
+
   it("end with the first that fails", async () => {
     const ask = async (name: string): Promise<string> => {
       if (name !== "a") throw new Error(`no ${name}`);

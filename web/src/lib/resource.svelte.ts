@@ -113,21 +113,34 @@ export async function* inTurn<Name, Found>(
   if (found.size > given) yield new Map(found);
 }
 
-/** Asks for all names at once, and gives what has come so far. */
+/** Asks for all names, some at once, and gives what has come so far. */
 export async function* together<Name, Found>(
   names: readonly Name[],
   ask: (name: Name) => Promise<Found>,
 ): AsyncGenerator<Map<Name, Found>> {
   const found = new Map<Name, Found>();
-  const waiting = new Map(names.map((name) => [name, ask(name).then((answer) => void found.set(name, answer))]));
-  while (waiting.size > 0) {
-    await Promise.race(waiting.values());
+  const waiting = new Map<Name, Promise<void>>();
+  const left = [...names];
+  let given = 0;
+  while (given < names.length) {
+    for (const name of left.splice(0, AT_ONCE - waiting.size)) {
+      const answer = ask(name).then((one) => void found.set(name, one));
+      answer.catch(() => {}); // it is waited for below
+      waiting.set(name, answer);
+    }
     // What was asked for before answers at once: all of it is given together, so that it is drawn once.
-    for (let turn = 0; turn < TURNS && found.size < names.length; turn++) await null;
+    for (let turn = 0; turn < TURNS && [...waiting.keys()].some((name) => !found.has(name)); turn++) await null;
+    if (found.size === given) await Promise.race(waiting.values());
     for (const name of found.keys()) waiting.delete(name);
-    yield new Map(found);
+    if (waiting.size === 0 && left.length > 0) continue;
+    if (found.size > given) yield new Map(found);
+    given = found.size;
   }
 }
+
+/** A browser has six requests to a server under way: the page's own, the view that is opened next, must not wait for
+ * every thumbnail of a deep model. */
+const AT_ONCE = 3;
 
 /** More than the promises that a cached answer passes through. */
 const TURNS = 8;

@@ -110,6 +110,8 @@ export class Explorer {
   private pending: { request: AskTrace; unchanged: boolean } | null = null;
   private stepping = new AbortController();
   private resting: ReturnType<typeof setTimeout> | undefined;
+  /** When the address was last written. */
+  private published = -Infinity;
   private awaited: History | null = null;
   private readonly resources = new Set<Resource<unknown>>();
 
@@ -291,8 +293,9 @@ export class Explorer {
   keep(name: string, value: string | number | null): void {
     const rest = Object.fromEntries(Object.entries(this.own).filter(([known]) => known !== name));
     this.own = value === null ? rest : { ...rest, [name]: String(value) };
-    if (isScrubbing()) this.publishLate();
-    else this.publish(false);
+    // Browsers refuse an address that changes more than a hundred times in half a minute.
+    if (isScrubbing() || performance.now() - this.published < REST) this.publishLate();
+    else this.publish();
   }
 
   kept(name: string): string | null {
@@ -307,7 +310,7 @@ export class Explorer {
 
   choose(theme: Theme | null): void {
     this.chosen = theme;
-    this.publish(false);
+    this.publish();
   }
 
   fail(error: unknown): void {
@@ -398,13 +401,16 @@ export class Explorer {
 
   private publishLate(): void {
     clearTimeout(this.resting);
-    this.resting = setTimeout(() => this.publish(false), REST);
+    this.resting = setTimeout(() => this.publish(), REST);
   }
 
-  private publish(moved: boolean): void {
+  /** Writes the address at once: before it is read, as a link that is copied, or by the page that is loaded again. */
+  publish(moved = false): void {
     clearTimeout(this.resting);
     const address = write(this.state());
-    if (address !== this.bar.read()) this.bar.write(address, moved);
+    if (address === this.bar.read()) return;
+    this.published = performance.now();
+    this.bar.write(address, moved);
   }
 
   private followAddress(): void {
@@ -423,7 +429,7 @@ export class Explorer {
   private stay(): void {
     this.error = null;
     this.settle();
-    this.publish(false);
+    this.publish();
   }
 
   /** An address from elsewhere may name a view that a page of one file does not have. */

@@ -86,6 +86,16 @@ describe("an address", () => {
     pages.go(0);
     expect(explorer.view).toBe("head");
   });
+
+  it("says what was kept soon after another change once it is read", async () => {
+    const explorer = explorerOf();
+    await explorer.start();
+    explorer.keep("unit8", 3);
+    explorer.keep("lang", "de");
+    expect(pages.hash).not.toContain("lang=de"); // browsers refuse more than a hundred changes in half a minute
+    explorer.publish();
+    expect(pages.hash).toContain("lang=de");
+  });
 });
 
 describe("a page", () => {

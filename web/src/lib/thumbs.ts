@@ -21,7 +21,7 @@ export function thumbByte(weight: number): number {
 }
 
 /** The weights of one head out of the bytes; NaN where all keys are masked. */
-export function thumbWeights({ rows, columns, data }: Thumbs, head: number): Matrix {
+function thumbWeights({ rows, columns, data }: Thumbs, head: number): Matrix {
   const size = rows * columns;
   const bytes = data.subarray(head * size, (head + 1) * size);
   return {
@@ -32,7 +32,7 @@ export function thumbWeights({ rows, columns, data }: Thumbs, head: number): Mat
 }
 
 /** Paints one head's weights on a scale of its own: a pattern that is there is seen. Masked places are hatched. */
-export function paintThumb(canvas: HTMLCanvasElement, thumbs: Thumbs, head: number, theme: Shade): void {
+function paintThumb(canvas: HTMLCanvasElement, thumbs: Thumbs, head: number, theme: Shade): void {
   const { rows, columns } = thumbs;
   const weights = thumbWeights(thumbs, head);
   const scale = weightScale(weights);
@@ -54,7 +54,6 @@ export function paintThumb(canvas: HTMLCanvasElement, thumbs: Thumbs, head: numb
 
 /** Pictures that were painted: of a deep model hundreds are asked for again whenever another layer arrives. */
 const painted = new WeakMap<Thumbs, Map<string, HTMLCanvasElement>>();
-const addresses = new WeakMap<HTMLCanvasElement, string>();
 
 /** One head's weights, painted once. */
 export function thumbPicture(thumbs: Thumbs, head: number, theme: Shade): HTMLCanvasElement {
@@ -68,12 +67,4 @@ export function thumbPicture(thumbs: Thumbs, head: number, theme: Shade): HTMLCa
     known.set(name, canvas);
   }
   return canvas;
-}
-
-/** The same as an address that an image can show. */
-export function thumbAddress(thumbs: Thumbs, head: number, theme: Shade): string {
-  const canvas = thumbPicture(thumbs, head, theme);
-  let address = addresses.get(canvas);
-  if (address === undefined) addresses.set(canvas, (address = canvas.toDataURL()));
-  return address;
 }

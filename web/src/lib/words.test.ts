@@ -1,7 +1,7 @@
-import { describe, expect, it } from "vitest";
+import { expect, it } from "vitest";
 
 import type { RunFacts } from "./source";
-import { glimpse, hasJob, percent, piece, shown, siteTitle, size, sentences, stageOf } from "./words";
+import { hasJob, percent, piece, shown, siteTitle, size, sentences, stageOf } from "./words";
 
 it("numbers are short and honest", () => {
   expect([shown(0.123456), shown(12.3456), shown(-3.5), shown(0), shown(null), shown(1e-9), shown(0.0003, 3)]).toEqual([
@@ -57,14 +57,4 @@ it("notes do not run together: each is a sentence", () => {
     sentences(["the target is its own greedy output", "decoder.1.cross ran the reference: weight changed", " "]),
   ).toBe("The target is its own greedy output. Decoder.1.cross ran the reference: weight changed.");
   expect(sentences(["Read as unknown: ß…"])).toBe("Read as unknown: ß…");
-});
-
-describe("a glimpse of a text", () => {
-  it("is all of a short one, and whole words of a long one's beginning or end", () => {
-    expect(glimpse("one two", 7, { end: true })).toBe("one two");
-    expect(glimpse("one two three four", 9, { end: true })).toBe("… four");
-    expect(glimpse("one two three four", 9, { end: false })).toBe("one two …");
-    expect(glimpse("🙂".repeat(9), 3, { end: true })).toBe("… 🙂🙂🙂");
-    expect(glimpse("x".repeat(9), 3, { end: false })).toBe("xxx …");
-  });
 });

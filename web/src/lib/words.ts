@@ -144,18 +144,3 @@ function fixed(value: number, size: number, digits: number): string {
   const whole = Math.max(1, Math.floor(Math.log10(size)) + 1);
   return value.toFixed(Math.max(0, size < 1 ? digits : digits - whole));
 }
-
-/** Return a text of at most `most` characters as it is, else its beginning or its end, cut between words where it can be. */
-export function glimpse(text: string, most: number, { end }: { end: boolean }): string {
-  const letters = Array.from(text);
-  if (letters.length <= most) return text;
-  if (end)
-    return `… ${letters
-      .slice(-most)
-      .join("")
-      .replace(/^\S*\s+(?=\S)/, "")}`;
-  return `${letters
-    .slice(0, most)
-    .join("")
-    .replace(/(?<=\S)\s+\S*$/, "")} …`;
-}

@@ -25,7 +25,10 @@ export const de: Text = {
     sequence: { title: "Ablauf", about: "Attention als Sequenzdiagramm: wer wem was schickt" },
     circuit: { title: "Schaltkreis", about: "Die Kanten des Modells, die diese Antwort machen, und was jede tut" },
     neurons: { title: "Feed-forward", about: "Die verborgenen Einheiten einer Schicht: was jede beiträgt und fördert" },
-    exercises: { title: "Aufgaben", about: "Rätsel per Menü und Modelle mit einem Fehler, an jeder Eingabe geprüft" },
+    exercises: {
+      title: "Aufgaben",
+      about: "Rätsel per Menü, Modelle mit einem Fehler und zum Entschlüsseln, an jeder Eingabe geprüft",
+    },
     tokens: { title: "Tokenizer", about: "Wie ein Text in Token zerlegt wird, Schritt für Schritt" },
   },
   film: {
@@ -119,15 +122,9 @@ export const de: Text = {
     headsNote: "Der Anteil des Gewichts einer Query, der in B auf anderen Keys liegt, im Mittel über alle Queries.",
     outputs: "Ausgaben",
     outputsNote:
-      "Was jedes an jeder Stelle sagt; was sich unterscheidet, ist unterstrichen. Eine Stelle zeigt ihre Wahrscheinlichkeiten.",
-    answer: (name) => `Antwort von ${name}`,
-    place: (place) => `Wahrscheinlichkeiten an Stelle ${place}`,
-    token: "Token",
-    change: "B − A",
+      "Was jedes an jeder Stelle sagt; was sich unterscheidet, ist umrahmt. Eine Stelle zeigt ihre Kandidaten; der dünne Strich ist A.",
     otherBefore:
       "Die Token vor dieser Stelle sind verschieden, die beiden antworten hier also auf verschiedene Fragen.",
-    sameOutputs: "Beide sagen dasselbe; die Wahrscheinlichkeiten können sich unterscheiden.",
-    differs: (count, places) => `Sie sagen an ${count} von ${places} Stellen ein anderes Token.`,
     mean: "Mittel der Köpfe",
     head: (head) => `Kopf ${head}`,
   },
@@ -320,7 +317,6 @@ export const de: Text = {
     distanceWords: (title, near, far) => `${title}: ${near} bei Abstand eins, ${far} weit auseinander.`,
     waves: "Die Wellen und die Zeiger, die sie drehen",
     distance: "Ähnlichkeit nach Abstand",
-    playPositions: "Die Positionen abspielen",
     chosen: "Gewählte Dimensionen",
     kind: "Art der Kodierung",
     anExample: "ein Beispiel",
@@ -331,7 +327,6 @@ export const de: Text = {
     biasWords: (heads, reach) => `Der Bias von ${heads} Köpfen, für Keys ab ${reach} Token vor der Query.`,
     untrained: "untrainiert",
     thisRun: "dieser Lauf",
-    pause: "Anhalten",
     wavesWords: (title, dimensions, rows, position, values) =>
       `${title}: ${dimensions} Dimensionen über ${rows} Positionen; an Position ${position} sind sie ${values}.`,
     slip: (last) =>
@@ -620,11 +615,7 @@ export const de: Text = {
     query: "Query",
     key: "Key",
     at: (step, name, share) => `Schritt ${step}, ${name}, ${share} Prozent`,
-    previous: "Voriger Schritt (Pfeil links)",
     time: "Zeit in den vier Schritten",
-    next: "Nächster Schritt (Pfeil rechts)",
-    pause: "Anhalten (Leertaste)",
-    play: "Abspielen (Leertaste)",
     group: "Schritte",
     vectors: "Vektoren",
     turned: (name) => (name.toLowerCase() === "query" ? "gedrehte Query" : "gedrehter Key"),
@@ -890,6 +881,17 @@ export const de: Text = {
       "Was gemessen wird, wenn allein diese Kante aus dem anderen Text kommt, und die Antworten davor und danach.",
     inOther: (value) => `${value} im anderen Text`,
   },
+  answers: {
+    same: "Die Antwort ist dieselbe; die Wahrscheinlichkeiten sind es vielleicht nicht.",
+    other: (count, places) => `Die Antwort ist eine andere: an ${count} von ${places} Stellen ein anderes Token.`,
+    says: "Was gesagt wird, Token für Token",
+    earlier: (count) => `… ${count} davor`,
+    more: (count) => `${count} weitere …`,
+    token: (token, place, was) => `${token}, Stelle ${place}${was === null ? "" : `, vorher ${was}`}`,
+    candidates: (place) => `Kandidaten an Stelle ${place}`,
+    was: (p) => `, vorher ${p}`,
+    taken: ", genommen",
+  },
   intervene: {
     intro:
       "Etwas im Inneren des Modells ändern und vergleichen: derselbe Text läuft zweimal, einmal unverändert und einmal mit den Eingriffen. Die Adresse dieser Seite enthält alle Eingriffe.",
@@ -915,15 +917,6 @@ export const de: Text = {
     ownOutput: "eigene Ausgabe",
     sameTarget: "gleiches Ziel",
     nothing: "Beide Läufe sind gleich: Noch ist nichts geändert.",
-    sameAnswer: "Die Antwort ist dieselbe; die Wahrscheinlichkeiten sind es vielleicht nicht.",
-    otherAnswer: (count, places) => `Die Antwort ist eine andere: an ${count} von ${places} Stellen ein anderes Token.`,
-    saysOf: "Was das geänderte Modell sagt, Token für Token",
-    before: (count) => `… ${count} davor`,
-    more: (count) => `${count} weitere …`,
-    token: (token, place, was) => `${token}, Stelle ${place}${was === null ? "" : `, unverändert ${was}`}`,
-    candidates: (place) => `Kandidaten an Stelle ${place}`,
-    was: (p) => `, unveränderter Lauf ${p}`,
-    taken: ", genommen",
     inside: (site, head) => `Innen: ${site}, ${head}`,
     insideNote: "Eine Zelle wählen, um sie zu ändern.",
     insideWords: (site) =>
@@ -993,14 +986,9 @@ export const de: Text = {
     key: "Key: wird angesehen",
   },
   head: {
-    all: "Alle Köpfe nebeneinander",
     toSteps: "Seine vier Schritte →",
     weighted: "Was er hinzufügt",
     weightedAbout: "Jedes Gewicht als die Länge des Vektors, den es dem Residualstrom hinzufügt: ‖w · v · W_O‖",
-    every: (title) => `${title}: jeder Kopf`,
-    everyNote:
-      "Die Gewichte jedes Kopfs für denselben Text. Jeder Kopf hat seine eigene Farbskala, von 0 bis zu dem, was die meisten seiner Zeilen erreichen; schraffiert ist maskiert. Einen wählen, um ihn zu vergrößern.",
-    everyWords: (count) => `Kleine Heatmaps der Gewichte aller ${count} Köpfe.`,
     weightsOf: (title, which) => `Gewichte von ${title}, ${which}.`,
     whom: "Wer auf wen blickt",
     thicker: "Je dicker der Bogen, desto mehr Gewicht.",
@@ -1018,10 +1006,7 @@ export const de: Text = {
     writes: "Eine Zeile nennt das Token, das gelesen wird, und das, welches das Modell dort schreibt.",
     hatched: "Schraffierte Zellen sind maskiert.",
     made: (position) => `${position} in der Attention`,
-    everyHead: "Jeder Kopf",
     grouped: (heads, shared) => `${heads} Köpfe von Queries teilen sich ${shared} von Keys und Values`,
-    eachScale: "Gewicht, von 0 bis zu dem, was bei jedem Kopf steht; √: Wurzelskala",
-    upTo: (end) => `0 bis ${end}`,
   },
   reading: {
     bits: (n) => `${n} Bit`,
@@ -1124,7 +1109,6 @@ export const de: Text = {
       note: "Wie wahrscheinlich jedes Token war, als es genommen wurde.",
       description: (steps, text) => `Ausgabe nach ${steps} Schritten: ${text}`,
       label: "Wahrscheinlichkeit jedes Tokens der Ausgabe",
-      token: (place, token, p) => `Token ${place}: ${token}, Wahrscheinlichkeit ${p}`,
     },
     beam: {
       width: "Beam-Breite",
@@ -1210,10 +1194,11 @@ export const de: Text = {
   },
   exercises: {
     intro:
-      "Programmiere Attention per Menü, oder finde den Schritt, den ein kleines Modell falsch rechnet. Geprüft wird genau, mit dem Code von clearhead learn.",
+      "Programmiere Attention per Menü, finde den Schritt, den ein kleines Modell falsch rechnet, oder finde heraus, was ein kompiliertes Modell tut. Geprüft wird genau, wie mit clearhead learn.",
     choose: "Aufgabe",
     program: "In RASP programmieren",
     slip: "Den Fehler finden",
+    mystery: "Ein Modell entschlüsseln",
     solved: (count: number, all: number): string => `${count} von ${all} in diesem Browser gelöst`,
     waiting: "Die Aufgaben werden gelesen …",
     hint: "Hinweis zeigen",
@@ -1245,6 +1230,15 @@ export const de: Text = {
     point:
       "Jede Zahl des Modells. Zeig auf den Schritt, der nicht aus denen davor folgt, und wähle, wie er zu rechnen ist.",
     formula: "Formel wählen",
+    tryIt: "Probiere das Modell",
+    tryAbout: (letters: string): string =>
+      `Schreibe zwei Texte aus bis zu drei Buchstaben von ${letters}. Jede Kante zeigt die Antwort auf den ersten Text, wenn nur sie trägt, was sie im anderen trägt. Markiere die Kanten, die eine Antwort ändern können.`,
+    otherText: "Anderer Text",
+    alikeLong: "Um Kanten zu ersetzen, brauchen beide Texte gleich viele Buchstaben.",
+    changing: (count: number, all: number): string =>
+      `${count} von ${all} Kanten ändern diese Antwort. Ein anderes Paar von Texten zeigt vielleicht andere.`,
+    fewEdges: "Nur Kanten zeigen, die diese Antwort ändern oder markiert sind",
+    itsProgram: "Sein Programm",
   },
   neurons: {
     about:

@@ -29,7 +29,10 @@ export const en = {
     sequence: { title: "Sequence", about: "Attention as a sequence diagram: who sends what to whom" },
     circuit: { title: "Circuit", about: "The edges of the model that make this answer, and what each of them does" },
     neurons: { title: "Feed-forward", about: "The hidden units of a layer, what each adds and promotes" },
-    exercises: { title: "Exercises", about: "Puzzles by menus and models with a slip, graded on every input" },
+    exercises: {
+      title: "Exercises",
+      about: "Puzzles by menus, models with a slip, models to reverse, graded on every input",
+    },
     tokens: { title: "Tokeniser", about: "How a text is cut into tokens, merge by merge" },
   },
   /** The step slider in the top bar. */
@@ -126,14 +129,8 @@ export const en = {
     headsNote: "The share of a query's weight that lies on other keys in B, the mean over all queries.",
     outputs: "Outputs",
     outputsNote:
-      "What each says at every place; tokens that differ are underlined. Choose a place for its probabilities.",
-    answer: (name: string) => `Answer of ${name}`,
-    place: (place: number) => `Probabilities at place ${place}`,
-    token: "token",
-    change: "B − A",
+      "What each says at every place; tokens that differ are framed. Choose a place for its candidates; the thin mark is A.",
     otherBefore: "The tokens before this place differ, so the two answer different questions here.",
-    sameOutputs: "Both say the same; the probabilities may differ.",
-    differs: (count: number, places: number) => `They say another token at ${count} of ${places} places.`,
     mean: "mean of the heads",
     head: (head: number) => `head ${head}`,
   },
@@ -328,7 +325,6 @@ export const en = {
       `${title}: ${near} one apart, ${far} far apart.`,
     waves: "The waves, and the hands they turn",
     distance: "Similarity against distance",
-    playPositions: "Play the positions",
     chosen: "Chosen dimensions",
     kind: "Kind of encoding",
     anExample: "an example",
@@ -340,7 +336,6 @@ export const en = {
       `The bias of ${heads} heads, for keys from ${reach} tokens before the query on.`,
     untrained: "untrained",
     thisRun: "this run",
-    pause: "Pause",
     wavesWords: (title: string, dimensions: number, rows: number, position: number, values: string): string =>
       `${title}: ${dimensions} dimensions over ${rows} positions; at position ${position} they are ${values}.`,
     slip: (last: number): string =>
@@ -633,11 +628,7 @@ export const en = {
     query: "query",
     key: "key",
     at: (step: number, name: string, share: number): string => `step ${step}, ${name}, ${share} percent`,
-    previous: "Previous step (left arrow)",
     time: "Time within the four steps",
-    next: "Next step (right arrow)",
-    pause: "Pause (space)",
-    play: "Play (space)",
     group: "Steps",
     vectors: "vectors",
     turned: (name: string): string => `turned ${name}`,
@@ -909,6 +900,20 @@ export const en = {
     inOther: (value: string): string => `${value} in the other text`,
   },
   /** The view Intervene. */
+  /** What two traces say: parts/Answers.svelte. */
+  answers: {
+    same: "The answer is the same; the probabilities may not be.",
+    other: (count: number, places: number): string =>
+      `The answer is another: the token differs at ${count} of ${places} places.`,
+    says: "What is said, token by token",
+    earlier: (count: number): string => `… ${count} before`,
+    more: (count: number): string => `${count} more …`,
+    token: (token: string, place: number, was: string | null): string =>
+      `${token}, place ${place}${was === null ? "" : `, before ${was}`}`,
+    candidates: (place: number): string => `Candidates at place ${place}`,
+    was: (p: string): string => `, before ${p}`,
+    taken: ", taken",
+  },
   intervene: {
     intro:
       "Change something inside the model and compare: the same text runs twice, once unchanged and once with your edits. The address of this page contains all edits.",
@@ -936,17 +941,6 @@ export const en = {
     ownOutput: "own output",
     sameTarget: "same target",
     nothing: "Both runs are the same: nothing is changed yet.",
-    sameAnswer: "The answer is the same; the probabilities may not be.",
-    otherAnswer: (count: number, places: number): string =>
-      `The answer is another: the token differs at ${count} of ${places} places.`,
-    saysOf: "What the changed model says, token by token",
-    before: (count: number): string => `… ${count} before`,
-    more: (count: number): string => `${count} more …`,
-    token: (token: string, place: number, was: string | null): string =>
-      `${token}, place ${place}${was === null ? "" : `, unchanged ${was}`}`,
-    candidates: (place: number): string => `Candidates at place ${place}`,
-    was: (p: string): string => `, unchanged run ${p}`,
-    taken: ", taken",
     inside: (site: string, head: string): string => `Inside ${site}, ${head}`,
     insideNote: "Choose a cell to change it.",
     insideWords: (site: string): string =>
@@ -1021,14 +1015,9 @@ export const en = {
   },
   /** The view of one head. */
   head: {
-    all: "All heads side by side",
     toSteps: "Its four steps →",
     weighted: "What it adds",
     weightedAbout: "Each weight as the length of the vector that it adds to the residual stream: ‖w · v · W_O‖",
-    every: (title: string): string => `${title}: every head`,
-    everyNote:
-      "The weights of every head for the same text. Each head has its own colour scale, from 0 to what most of its rows reach; hatched is masked. Choose one to enlarge it.",
-    everyWords: (count: number): string => `Small heat maps of the weights of all ${count} heads.`,
     weightsOf: (title: string, which: string): string => `Weights of ${title}, ${which}.`,
     whom: "Who looks at whom",
     thicker: "The thicker the arc, the more weight.",
@@ -1048,10 +1037,7 @@ export const en = {
     writes: "A row names the token that is read and the one that the model writes there.",
     hatched: "Hatched cells are masked.",
     made: (position: string): string => `${position} inside attention`,
-    everyHead: "Every head",
     grouped: (heads: number, shared: number): string => `${heads} heads of queries share ${shared} of keys and values`,
-    eachScale: "weight, from 0 to what each head says; √: square-root scale",
-    upTo: (end: string): string => `0 to ${end}`,
   },
   /** Readings of a head, in words. */
   reading: {
@@ -1155,7 +1141,6 @@ export const en = {
       note: "How probable each token was when it was taken.",
       description: (steps: number, text: string): string => `Output after ${steps} steps: ${text}`,
       label: "Probability of each token of the output",
-      token: (place: number, token: string, p: string): string => `Token ${place}: ${token}, probability ${p}`,
     },
     beam: {
       width: "Beam width",
@@ -1241,10 +1226,11 @@ export const en = {
   },
   exercises: {
     intro:
-      "Program attention from menus, or find the step that a small model computes wrongly. Answers are graded exactly, by the code of clearhead learn.",
+      "Program attention from menus, find the step that a small model computes wrongly, or find out what a compiled model does. Answers are graded exactly, as clearhead learn grades them.",
     choose: "Exercise",
     program: "Program it in RASP",
     slip: "Find the slip",
+    mystery: "Reverse a model",
     solved: (count: number, all: number): string => `${count} of ${all} solved in this browser`,
     waiting: "Reading the exercises …",
     hint: "Show a hint",
@@ -1276,6 +1262,15 @@ export const en = {
     point:
       "Every number of the model. Point at the step that does not follow from the ones before it, then choose how it should be computed.",
     formula: "choose a formula",
+    tryIt: "Try the model",
+    tryAbout: (letters: string): string =>
+      `Write two texts of up to three letters of ${letters}. Each edge shows the answer to the first text if this edge alone carries what it carries in the other. Mark the edges that can change an answer.`,
+    otherText: "Other text",
+    alikeLong: "To patch edges, both texts need the same number of letters.",
+    changing: (count: number, all: number): string =>
+      `${count} of ${all} edges change this answer. Another pair of texts may show others.`,
+    fewEdges: "Show only edges that change this answer or are marked",
+    itsProgram: "Its program",
   },
   neurons: {
     about:

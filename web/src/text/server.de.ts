@@ -30,9 +30,12 @@ export const server: Record<string, string> = {
   // The sequence diagram.
   "1  Inputs: the query (q), key (k) and value (v) of each token":
     "1  Eingaben: Query (q), Key (k) und Value (v) jedes Tokens",
+  "1  Inputs: query, keys and values": "1  Eingaben: Query, Keys und Values",
   "2  Scores: each query meets each key, score = {}": "2  Scores: jede Query trifft jeden Key, Score = {}",
   "3  Weights: {} of score × {} + bias, for “{}”": "3  Gewichte: {} von Score × {} + Bias, für „{}“",
   "3  Weights: {} of score × {}, for “{}”": "3  Gewichte: {} von Score × {}, für „{}“",
+  "3  Weights: {} of score × {} + bias": "3  Gewichte: {} von Score × {} + Bias",
+  "3  Weights: {} of score × {}": "3  Gewichte: {} von Score × {}",
   "4  Output": "4  Ausgabe",
   "Weighted Sum": "gewichtete Summe",
   "Followed: {}.": "Verfolgt: {}.",

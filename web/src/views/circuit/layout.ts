@@ -26,8 +26,10 @@ export interface Layout {
 const ABOVE = 52;
 const APART = 26;
 const LEAST_TALL = 5;
-/** From one column to the next: as much as their titles need. */
-const LEAST_PITCH = 62;
+/** From one column to the next: as much as their titles need, in one line or, on a phone, in two. */
+const [LEAST_PITCH, NARROW_PITCH] = [62, 37];
+/** A letter of a node's name, in pixels. */
+export const LETTER = 6.8;
 /** Heads stand above the middle and feed-forwards below it, so that edges along the stream are seen beside them. */
 const ASIDE = 20;
 /** Where a receiver's edge ends on the left of its box, as a share of its height. */
@@ -49,19 +51,14 @@ export function receiverOf(receiver: string): { node: string; port: string | nul
 export function layoutOf(nodes: readonly string[], room: number): Layout {
   const columns = [...new Set(nodes.map(columnOf))].sort((one, other) => rank(one) - rank(other));
   const sides = ["encoder", "decoder"].filter((side) => columns.some((column) => column.startsWith(side)));
-  const places = new Map<string, number>();
-  for (const side of sides) {
-    const own = columns.filter((column) => column.startsWith(`${side}.`));
-    // The decoder begins so far to the right that its first cross-attention comes after the encoder's output.
-    const cross = own.findIndex((column) => column.endsWith(".cross"));
-    const before = side === "decoder" && sides.length > 1 ? (places.get("encoder.output") ?? 0) + 1 - cross : 0;
-    own.forEach((column, at) => places.set(column, Math.max(0, before) + at));
-  }
+  const [wide, narrow] = [placesOf(columns, sides, true), placesOf(columns, sides, false)];
+  const folded = room - 16 < LEAST_PITCH * (1 + Math.max(...wide.values()));
+  const places = folded ? narrow : wide;
   const last = Math.max(1, ...places.values());
-  const pitch = Math.max(LEAST_PITCH, (room - 16) / (last + 1));
+  const pitch = Math.max(folded ? NARROW_PITCH : LEAST_PITCH, (room - 16) / (last + 1));
   const rows = new Map(sides.map((side) => [side, mostIn(nodes, side)]));
   const tall = Math.max(LEAST_TALL, Math.min(26, 420 / Math.max(1, ...rows.values()) - 8));
-  const box = { wide: Math.max(8, Math.min(58, pitch - 22)), tall };
+  const box = { wide: Math.max(8, Math.min(58, pitch - (folded ? 13 : 22))), tall };
   const made: Layout = { places: new Map(), titles: [], width: pitch * (last + 1) + 16, height: 0, box };
   let top = 0;
   for (const side of sides) {
@@ -72,7 +69,8 @@ export function layoutOf(nodes: readonly string[], room: number): Layout {
       const aside = column.endsWith("feed_forward") ? ASIDE : /attention|cross/.test(column) ? -ASIDE : 0;
       const start = middle + aside - ((own.length - 1) * (tall + 8)) / 2;
       own.forEach((name, at) => made.places.set(name, { ...described(name), name, x, y: start + at * (tall + 8) }));
-      made.titles.push({ text: column, x, y: top + 14, side });
+      const inside = Math.min(made.width - LEAST_PITCH / 2, Math.max(LEAST_PITCH / 2 + 4, x));
+      made.titles.push({ text: column, x: inside, y: top + (folded && places.get(column)! % 2 ? 30 : 14), side });
     }
     top += ABOVE + 2 * ASIDE + rows.get(side)! * (tall + 8) + APART;
   }
@@ -87,11 +85,25 @@ export function pathOf(layout: Layout, edge: Pick<CircuitEdge, "sender" | "recei
   if (!from || !to) return "";
   const [x1, x2] = [from.x + layout.box.wide / 2, to.x - layout.box.wide / 2];
   const y2 = to.y + (port === null ? 0 : PORTS[port] * layout.box.tall);
-  const bend = Math.max(18, Math.abs(x2 - x1) / 2);
+  const bend = x2 < x1 ? 18 : Math.max(18, (x2 - x1) / 2);
   // What goes past other boxes goes in an arc.
   const lift = from.name.split(".")[0] === node.split(".")[0] ? Math.min(64, Math.max(0, (x2 - x1 - 60) / 5)) : 0;
   const numbers = [x1 + bend, from.y - lift, x2 - bend, y2 - lift, x2, y2].map((one) => one.toFixed(1));
   return `M${x1.toFixed(1)} ${from.y.toFixed(1)}C${numbers.join(" ")}`;
+}
+
+/** The column of each part; `after`: the decoder begins so far to the right that its first cross-attention comes after the
+ * encoder's output. */
+function placesOf(columns: string[], sides: string[], after: boolean): Map<string, number> {
+  const places = new Map<string, number>();
+  for (const side of sides) {
+    const own = columns.filter((column) => column.startsWith(`${side}.`));
+    const cross = own.findIndex((column) => column.endsWith(".cross"));
+    const before =
+      after && side === "decoder" && sides.length > 1 ? (places.get("encoder.output") ?? 0) + 1 - cross : 0;
+    own.forEach((column, at) => places.set(column, Math.max(0, before) + at));
+  }
+  return places;
 }
 
 function rank(column: string): number {

@@ -3,7 +3,6 @@
 import type { Resource } from "../../lib/resource.svelte";
 import type { Matrix } from "../../lib/source";
 import type { Explorer } from "../../lib/state.svelte";
-import { Kept } from "../steps/kept.svelte";
 import {
   type Design,
   maskedOf,
@@ -37,7 +36,6 @@ export const OWN = ["design", "preset", "from", "to", "mine", "scale", "weightin
 const MINE = "the cute blue creature sees the blue creature";
 
 export class Designing {
-  private readonly slider: Kept;
   private readonly mask: Resource<{ of: string; matrix: Matrix }>;
 
   /** Whether words of the reader's own see no later ones, as a goal may have it. */
@@ -70,7 +68,7 @@ export class Designing {
   readonly weighing = $derived.by<Weighing>(() =>
     this.explorer.kept("weighting") === "argmax" ? "argmax" : "softmax",
   );
-  readonly scale = $derived.by(() => Math.min(1000, Math.max(0, typed(this.slider.text ?? "") ?? 10)));
+  readonly scale = $derived.by(() => Math.min(1000, Math.max(0, typed(this.explorer.kept("scale") ?? "") ?? 10)));
   readonly epsilon = $derived.by(() => epsilonOf(this.explorer.kept("epsilon")) ?? 0.01);
   readonly scores = $derived.by(() => scoresOf(this.design, this.scene));
   readonly masked = $derived.by(() => maskedOf(this.scores, this.scene));
@@ -105,7 +103,6 @@ export class Designing {
 
   /** To be made while a component is set up. */
   constructor(private readonly explorer: Explorer) {
-    this.slider = new Kept(explorer, "scale");
     this.mask = explorer.resource((source) => {
       const { meta, site, headNumber: head } = explorer;
       if (meta === null || site === null) return null;
@@ -133,7 +130,7 @@ export class Designing {
   }
 
   setScale(scale: string | number): void {
-    this.slider.set(scale);
+    this.explorer.keep("scale", scale);
   }
 
   /** Whether the text is an epsilon; where it is, it is taken. */

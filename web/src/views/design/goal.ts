@@ -2,6 +2,7 @@
 
 import type { Goal } from "../../lib/source";
 import { type Design, directions, distinct } from "./design";
+import { packed } from "./written";
 
 export function wordsOf(goal: Pick<Goal, "cases">): string[] {
   return distinct(goal.cases.map(([word]) => word));
@@ -24,6 +25,12 @@ export function begin(goal: Goal): Design {
     offset: -1,
     place: 0,
   };
+}
+
+/** What the address says where a goal is begun: its words, and its longest sentence. */
+export function beginning(goal: Goal): Record<string, string> {
+  const longest = goal.sentences.reduce((long, one) => (one.length > long.length ? one : long), []);
+  return { goal: goal.asked.name, design: packed(begin(goal)), mine: longest.join(" ") };
 }
 
 /** The vectors that give the design's scores, times the scale, after a head has divided by √d: what the words say, then

@@ -32,37 +32,21 @@ const MAKERS: Record<ReadingName, Maker> = {
     share: value / Math.max(1, site.n_key - 1),
     meaning: site.slot === "cross" ? t.reading.crossDistance : t.reading.looks(value < 1.5),
   }),
-  first: (value) => ({
-    text: percent(value),
-    share: value,
-    meaning: t.reading.firstMeaning(value > 0.5),
-  }),
-  itself: (value) => ({
-    text: percent(value),
-    share: value,
-    meaning: t.reading.itselfMeaning,
-  }),
-  previous: (value) => ({
-    text: percent(value),
-    share: value,
-    meaning: t.reading.previousMeaning(value > 0.5),
-  }),
-  same: (value) => ({
-    text: percent(value),
-    share: value,
-    meaning: t.reading.sameMeaning,
-  }),
-  induction: (value) => ({
-    text: percent(value),
-    share: value,
-    meaning: t.reading.inductionMeaning,
-  }),
+  first: (value) => shareOf(value, t.reading.firstMeaning(value > 0.5)),
+  itself: (value) => shareOf(value, t.reading.itselfMeaning),
+  previous: (value) => shareOf(value, t.reading.previousMeaning(value > 0.5)),
+  same: (value) => shareOf(value, t.reading.sameMeaning),
+  induction: (value) => shareOf(value, t.reading.inductionMeaning),
   gain: (value) => ({
     text: `× ${shown(value, 2)}`,
     share: value / (1 + value),
     meaning: t.reading.gainMeaning(value >= 1),
   }),
 };
+
+function shareOf(value: number, meaning: string): ReturnType<Maker> {
+  return { text: percent(value), share: value, meaning };
+}
 
 export const READING_NAMES = Object.keys(MAKERS) as ReadingName[];
 

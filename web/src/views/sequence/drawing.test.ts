@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 
-import { columnsIn, inPageWords } from "./drawing";
+import { inPageWords } from "./drawing";
 
 const DRAWN = [
   '<svg class="sequence" viewBox="0 0 900 400" width="900" height="400" role="img">',
@@ -37,8 +37,4 @@ it("speaks German on a German page, and leaves tokens as they are", () => {
   expect(drawn).toContain(">k: sum<");
   expect(drawn).toContain(">−0,123<");
   expect(drawn).toContain(">Bias −0,5: × 0,250<");
-});
-
-it("has as many lifelines as there is room for", () => {
-  expect([columnsIn(1218), columnsIn(300), columnsIn(100), columnsIn(1e6)]).toEqual([11, 1, 0, 99]);
 });

@@ -5,16 +5,6 @@ import { piece } from "../../lib/words";
 import { language, type Language } from "../../text";
 import { spoken } from "../../text/server";
 
-/** In pixels, as clearhead/tracing/sequence_diagram.py draws: a lifeline's column. */
-const COLUMN = 90;
-/** In pixels, what the card, the margins and the gaps between groups take of the room. */
-const AROUND = 150;
-
-/** How many lifelines there is room for. */
-export function columnsIn(width: number): number {
-  return Math.min(99, Math.max(0, Math.floor((width - AROUND) / COLUMN)));
-}
-
 /** How wide the drawing is at its own size. */
 export function nativeWidth(svg: string): number {
   return Number(/ width="([\d.]+)"/.exec(svg)?.[1] ?? 0);
@@ -22,15 +12,16 @@ export function nativeWidth(svg: string): number {
 
 /** The drawing with the page's language, decimal sign and token marks. */
 export function inPageWords(svg: string, of: Language = language): string {
-  const worded = svg.replace(
+  return svg.replace(
     /(<text class="(\w+)"[^>]*>)([^<]*)(?=<\/text>)/g,
     (_, start: string, role: string, said: string) => start + wordsOf(role, said, of),
   );
-  return worded;
 }
 
 /** Objects that stand for no token. */
-const OBJECTS: Partial<Record<Language, Record<string, string>>> = { de: { sum: "Summe", output: "Ausgabe" } };
+const OBJECTS: Partial<Record<Language, Record<string, string>>> = {
+  de: { sum: "Summe", output: "Ausgabe", value: "Value" },
+};
 
 function wordsOf(role: string, said: string, of: Language): string {
   if (role === "name") {

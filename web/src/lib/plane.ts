@@ -1,4 +1,4 @@
-/** Tokens in the plane in which they differ most, turned so that they glide from one plane to the next. */
+/** Vectors in the plane in which they differ most, turned so that they glide from one plane to the next. */
 
 export type Point = [number, number];
 
@@ -9,7 +9,7 @@ export interface Plane {
 }
 
 /** The first two principal components of a few vectors: by the eigenvectors of their products with each other, which are
- * far fewer than those of their dimensions. */
+ * far fewer than those of their dimensions. The largest number of a direction is above 0. */
 export function planeOf(vectors: readonly ArrayLike<number>[]): Plane {
   const count = vectors.length;
   const width = vectors[0]?.length ?? 0;
@@ -20,9 +20,14 @@ export function planeOf(vectors: readonly ArrayLike<number>[]): Plane {
   );
   const { values, vectors: directions } = jacobi(products, count);
   const total = values.reduce((sum, value) => sum + Math.max(0, value), 0);
-  const long = [0, 1].map((k) => Math.max(0, values[k] ?? 0));
+  const long = [0, 1].map((k) => ((values[k] ?? 0) > 1e-12 * values[0] ? values[k] : 0));
+  const signs = directions.slice(0, 2).map((own) => {
+    const numbers = mean.map((_, k) => own.reduce((sum, part, row) => sum + part * centred[row][k], 0));
+    return Math.sign(numbers.reduce((most, one) => (Math.abs(one) > Math.abs(most) ? one : most), 0)) || 1;
+  });
+  const along = (row: number, k: number): number => (directions[k]?.[row] ?? 0) * signs[k] * Math.sqrt(long[k]);
   return {
-    points: centred.map((_, row) => [0, 1].map((k) => (directions[k]?.[row] ?? 0) * Math.sqrt(long[k])) as Point),
+    points: centred.map((_, row) => [along(row, 0), long[1] === 0 ? 0 : along(row, 1)]),
     share: total > 0 ? (long[0] + long[1]) / total : 0,
   };
 }

@@ -1,7 +1,8 @@
 /** What two runs have in common, and what not. */
 
-import type { Candidate, Matrix } from "../../lib/source";
-import { percent } from "../../lib/words";
+import type { Candidate, Matrix, Meta, RunFacts } from "./source";
+import type { TileLoader } from "./tilestore";
+import { percent } from "./words";
 
 /** What the model says at each place. */
 export function saidBy(rows: readonly (readonly Candidate[])[]): string[] {
@@ -12,6 +13,17 @@ export function saidBy(rows: readonly (readonly Candidate[])[]): string[] {
 export function differing(before: readonly string[], after: readonly string[]): boolean[] {
   const places = Math.max(before.length, after.length);
   return Array.from({ length: places }, (_, place) => before[place] !== after[place]);
+}
+
+/** The place that was chosen; else a blank, else the first at which the two say something else, else where text goes on. */
+export function placeOf(chosen: string | null, run: RunFacts | null, one: Meta | null, other: Meta | null): number {
+  const [before, after] = [one, other].map((meta) => saidBy(meta?.candidates ?? []));
+  const last = Math.max(0, after.length - 1);
+  if (chosen !== null && /^\d+$/.test(chosen)) return Math.min(Number(chosen), last);
+  const blank = run?.place === "blank" ? (other?.sides.encoder?.tokens.indexOf("<mask>") ?? -1) : -1;
+  if (blank >= 0) return Math.min(blank, last);
+  const first = after.findIndex((said, place) => said !== before[place]);
+  return first >= 0 ? first : run?.place === "last" ? last : 0;
 }
 
 /** A probability; `below`: only that it is less than `p` is known, as the token is not among the likeliest. */
@@ -57,6 +69,13 @@ export function moved(before: readonly Candidate[], after: readonly Candidate[],
 export function difference(one: Matrix, other: Matrix): Matrix {
   const data = Float32Array.from(other.data, (value, place) => apart(value, one.data[place]));
   return { rows: one.rows, columns: one.columns, data };
+}
+
+/** The tiles of the second less those of the first. */
+export function differenceTiles(one: TileLoader, other: TileLoader): TileLoader {
+  const made = async (...where: Parameters<TileLoader>): Promise<Matrix> =>
+    difference(...((await Promise.all([one(...where), other(...where)])) as [Matrix, Matrix]));
+  return Object.assign(made, other.allowed ? { allowed: other.allowed } : {});
 }
 
 /** Two numbers that are both −∞ do not differ. */
