@@ -7,7 +7,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clearhead import circuits, craft, decoding, errors, exercises, model, rasp, serve, tracing, training
+    from clearhead import (
+        circuits,
+        craft,
+        decoding,
+        errors,
+        exercises,
+        experiments,
+        model,
+        rasp,
+        serve,
+        tracing,
+        training,
+    )
     from clearhead.attention import masks, positions, similarity, weighting
     from clearhead.attention.attend import attend, explain, which_kernel
     from clearhead.attention.grid import check_part
@@ -20,6 +32,8 @@ if TYPE_CHECKING:
     from clearhead.compiling import compile
     from clearhead.decoding import Beam, Greedy, Rules, Sample, generate, score, stream
     from clearhead.errors import ClearheadError
+    from clearhead.experiments.patching import attribute, patch
+    from clearhead.experiments.tracing import trace
     from clearhead.interop.export import export
     from clearhead.interop.run import import_model
     from clearhead.model import presets
@@ -27,8 +41,6 @@ if TYPE_CHECKING:
     from clearhead.taps import replacing, watching
     from clearhead.tracing import Edit, Swap, Trace
     from clearhead.training import Run, load, train
-    from clearhead.training.patching import attribute, patch
-    from clearhead.training.tracing import trace
 
     __version__: str
 
@@ -58,6 +70,7 @@ __all__ = [
     "decoding",
     "errors",
     "exercises",
+    "experiments",
     "explain",
     "export",
     "generate",
@@ -89,6 +102,7 @@ SUBMODULES = {
     "craft": "clearhead.craft",
     "decoding": "clearhead.decoding",
     "exercises": "clearhead.exercises",
+    "experiments": "clearhead.experiments",
     "errors": "clearhead.errors",
     "model": "clearhead.model",
     "rasp": "clearhead.rasp",
@@ -120,8 +134,8 @@ CONTENTS = {
     "clearhead.taps": ("replacing", "watching"),
     "clearhead.tracing": ("Edit", "Swap", "Trace"),
     "clearhead.training": ("Run", "load", "train"),
-    "clearhead.training.patching": ("attribute", "patch"),
-    "clearhead.training.tracing": ("trace",),
+    "clearhead.experiments.patching": ("attribute", "patch"),
+    "clearhead.experiments.tracing": ("trace",),
 }
 """The other public names, by the module that each comes from."""
 

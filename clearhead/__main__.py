@@ -1,8 +1,7 @@
 """`python -m clearhead`: the command line."""
 
-from clearhead.cli import main
-from clearhead.system import end_with_launcher
+from clearhead import cli, system
 
 if __name__ == "__main__":
-    end_with_launcher()
-    main()
+    system.end_with_launcher()
+    cli.main()

@@ -43,7 +43,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from itertools import groupby
-from typing import Any, ClassVar, NamedTuple, TypeVar, cast, final
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from torch import Tensor
 
@@ -304,8 +304,9 @@ def describe_problem(function: Callable[..., Any], args: Sequence[object], optio
             return f"{name} has no argument {option!r}: {suggest(option, options[option], list(parameters))}"
     if len(args) > len(by_place):
         others = ", ".join(f"{key}=…" for key in parameters if key not in by_place)
-        by_name = f"; give what else there is by name: {others}" if others else ""
-        counted = f"{len(by_place)} arguments by place ({', '.join(by_place)})" if by_place else "no argument by place"
+        by_name = f"; give the others by name: {others}" if others else ""
+        plural = "" if len(by_place) == 1 else "s"
+        counted = f"{len(by_place)} positional argument{plural}" + (f" ({', '.join(by_place)})" if by_place else "")
         return f"{name} takes {counted}; came {len(args)}{by_name}"
     if twice := [key for key in by_place[: len(args)] if key in options]:
         return f"{name}: {twice[0]} is given twice, by its place and by its name"
@@ -360,7 +361,6 @@ class CodeRepr:
         printer.text(repr(self) if cycle else str(self))
 
 
-@final
 class Repeated(NamedTuple):
     """Equal specs that follow each other in a tuple."""
 

@@ -3,8 +3,9 @@
 A message says what was expected, what came, and what to do.
 """
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 __all__ = [
     "ArgumentError",
@@ -178,6 +179,36 @@ class ProgramError(ClearheadError, ValueError):
     ...     print("refused")
     refused
     """
+
+
+@contextlib.contextmanager
+def naming_word(word: str, said: str | None = None) -> Iterator[None]:
+    """Re-raise an error of the package as one of the option `word`; `said`: what the error begins with, if not that."""
+    try:
+        yield
+    except ClearheadError as error:
+        raise WordError(word, str(error).removeprefix(f"{said or word}: ")) from error
+
+
+@contextlib.contextmanager
+def errors_as(kind: type[ClearheadError], where: object) -> Iterator[None]:
+    """Re-raise an OptionError as an error of another kind that says where it came up."""
+    try:
+        yield
+    except OptionError as error:
+        raise kind(f"{where}: {error}") from None
+
+
+@contextlib.contextmanager
+def unreadable(
+    path: object, *others: type[Exception], error: type[ClearheadError] = RunError, after: str = ""
+) -> Iterator[None]:
+    """Re-raise an OSError, or one of `others`, as an `error` that says which file cannot be read, and why."""
+    try:
+        yield
+    except (OSError, *others) as problem:
+        why = getattr(problem, "strerror", None) or f"{problem!s:.300}"
+        raise error(f"{path}: cannot be read ({why}){after}") from None
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

@@ -16,16 +16,17 @@ import functools
 import os
 import re
 import types
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, final, get_args, get_origin, get_type_hints
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from clearhead.errors import ClearheadError, OptionError, WordError, nearest, no_such
+from clearhead.errors import OptionError, WordError, naming_word, nearest, no_such
 
 Given = Mapping[str, Any]
 """The words that a user gave, with their values: nothing else is in it."""
 Group = TypeVar("Group")
+Declared = ParamSpec("Declared")
 Kind = Literal["whole", "number", "switch", "text", "texts", "path"]
 OPTION = "option"
 OWN = "or your own, module:Class"
@@ -35,8 +36,7 @@ OWN_MODULE = re.compile(r"(?:^|[=,])\s*([A-Za-z_][\w.]*):")
 """The module of a part that a text names as module:Class, alone or in a list."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Option:
     """The declaration of a field that a user may choose.
 
@@ -47,6 +47,7 @@ class Option:
     """
 
     help: str
+    _: KW_ONLY
     kind: Kind = "text"
     word: str = ""
     takes: str = ""
@@ -142,48 +143,21 @@ def import_own(word: str, texts: Sequence[str]) -> None:
         return
     from clearhead.registry import import_parts  # it imports torch, which a shell's completion has no time for
 
-    try:
+    with naming_word(word, "parts"):
         import_parts(modules, folder=os.getcwd())
-    except ClearheadError as error:
-        raise WordError(word, str(error).removeprefix("parts: ")) from error
 
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    word: str = "",
-    takes: str = "",
-    least: int | float | None = None,
-    above: int | float | None = None,
-    below: int | float | None = None,
-    most: int | float | None = None,
-    names: Iterable[str] = (),
-    several: bool = False,
-    own: bool = False,
-    off: bool = False,
-    both: bool = False,
-    short: str = "",
-    env: str = "",
-) -> Any:
-    """Return a field of a dataclass with its declaration as an option. See `Option`."""
-    declared = Option(
-        help=help,
-        word=word,
-        takes=takes,
-        least=least,
-        above=above,
-        below=below,
-        most=most,
-        names=names,
-        several=several,
-        own=own,
-        off=off,
-        both=both,
-        short=short,
-        env=env,
-    )
-    return field(default=default, metadata={OPTION: declared})
+def as_field(make: Callable[Declared, Option]) -> Callable[Concatenate[Any, Declared], Any]:
+    """Return what makes a field of a dataclass: given its default, and then what makes the declaration."""
+
+    def declare(default: Any, *given: Declared.args, **more: Declared.kwargs) -> Any:
+        return field(default=default, metadata={OPTION: make(*given, **more)})
+
+    return declare
+
+
+option = as_field(Option)
+"""A field that carries its declaration: `option(default, help, …)`, with the fields of `Option`."""
 
 
 def words_of(*groups: type) -> dict[str, Option]:

@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar, cast, final
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 
@@ -174,17 +174,26 @@ def options(kind: str) -> dict[str, type]:
     return OPTIONS.setdefault(kind, {})
 
 
-def is_built_in(*objects: object) -> bool:
-    """Check that models and tasks are of Clearhead's and torch's own modules and parts, and of none of a user's.
+def find_silent(root: torch.nn.Module, ability: str) -> type | None:
+    """Return the class of the first part of a model that does not say it has an ability; None if all have it.
 
-    Only those are known to work where dtypes are narrow and steps are recorded.
+    Clearhead's and torch's parts have every one. A part of your own says `recordable = True`, say, in the class that
+    defines its `forward`; what it holds, such as its spec, in its class.
     """
-    for root in objects:
-        for part in root.modules() if isinstance(root, torch.nn.Module) else (root,):
-            attributes = vars(part).values() if isinstance(part, torch.nn.Module) else ()
-            if not (known_type(type(part)) and all(map(known_type, set(map(type, attributes))))):
-                return False
-    return True
+    for module in root.modules():
+        if not says(type(module), ability):
+            if not known_type(type(module)):
+                return type(module)
+            strange = (kind for kind in set(map(type, vars(module).values())) if not known_type(kind))
+            if (kind := next((kind for kind in strange if not getattr(kind, ability, False)), None)) is not None:
+                return kind
+    return None
+
+
+def says(kind: type, ability: str, beside: str = "forward") -> bool:
+    """Check that the class which defines `beside` says `ability = True`: a subclass that changes it says it again."""
+    latest = next(base for base in kind.__mro__ if beside in vars(base) or ability in vars(base))
+    return bool(vars(latest).get(ability, False))
 
 
 @functools.cache
@@ -194,7 +203,6 @@ def known_type(of: type) -> bool:
     return root in ("clearhead", "torch", "builtins") or (root in sys.stdlib_module_names and root != "__main__")
 
 
-@final
 class Examples(Mapping[str, Any]):
     """Examples of parts of one kind, by name. Those of parts that are registered later come into it too."""
 
@@ -235,7 +243,6 @@ def find(name: str, *kinds: str, also: Sequence[str] = (), error: type[Clearhead
     return CLASSES[name]
 
 
-@final
 class PartOption(NamedTuple):
     """A part as an option names it: a class, and those of its fields that are given."""
 

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 import clearhead
-from benchmarks.source import doubled_classes, read_modules
+from benchmarks.source import Module, doubled_classes, read_modules
 from tests import conftest, scheduling
 
 ROOT = Path(__file__).parents[1]
@@ -196,6 +196,41 @@ def test_only_packages_and_public_modules_list_their_names():
     assert listing <= public
 
 
+DERIVED_FROM = set(
+    re.findall(
+        r"\w+",
+        """
+    AdamW AnswerBody CTranslate2Peer ClassifyBody CodeRepr CosineForm Deadlines DecodingModule DotForm Explained
+    Generate Gradients Listener Logs Mixed Network OfPaths OneLabel Part Position Prefill RunBody ScoreIndex
+    Sequence Service Session Showing StackModel StackSpec SteppedLinear SumsCache Tapped Task Wiring WritingBody
+    """,
+    )
+)
+"""Classes without an abstract method that others derive from; that the others are final, nobody has to write."""
+
+
+def subclassed(modules):
+    """Yield the classes of the package that have subclasses in it, though nothing in them is abstract."""
+    defined = {
+        node.name: node for module in modules.values() for node in module.walk() if isinstance(node, ast.ClassDef)
+    }
+    bases = {name: [ast.unparse(base).partition("[")[0] for base in node.bases] for name, node in defined.items()}
+    for name in sorted({base for named in bases.values() for base in named} & defined.keys()):
+        methods = (method for method in defined[name].body if isinstance(method, ast.FunctionDef))
+        abstract = any("abstractmethod" in map(ast.unparse, method.decorator_list) for method in methods)
+        if not abstract and not {"ABC", "Protocol", "TypedDict"} & set(bases[name]) and not name.endswith("Error"):
+            yield name
+
+
+def test_a_class_is_abstract_or_final_but_for_a_few():
+    assert set(subclassed(read_modules(ROOT))) == DERIVED_FROM
+
+
+def test_a_class_that_is_derived_from_would_be_found():
+    text = "class Cache: ...\nclass Larger(Cache): ...\nclass Open(ABC): ...\nclass Closed(Open): ...\n"
+    assert [*subclassed({"one": Module("one.py", text, ast.parse(text))})] == ["Cache"]
+
+
 def test_every_class_has_a_name_of_its_own():
     """A name that two modules define says nothing in a message, a trace of the stack or a search."""
     assert doubled_classes(read_modules(ROOT)) == {}
@@ -214,6 +249,12 @@ def test_the_version_is_in_the_changelog_or_to_come():
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     releases = re.findall(r"^## \[(.+?)\](?: - \d{4}-\d{2}-\d{2})?$", changelog, re.MULTILINE)
     assert {PYPROJECT["project"]["version"], "Unreleased"} & set(releases)
+
+
+def test_what_is_unreleased_can_be_read_by_a_user():
+    """It had 12,700 words, most of them about work in the house. What is not for users stands in commits."""
+    _, _, after = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("\n## [Unreleased]\n")
+    assert len(after.partition("\n## [")[0].split()) < 4000
 
 
 def test_the_installed_version_is_the_one_in_pyproject():

@@ -122,10 +122,10 @@ def test_a_page_with_a_private_name_is_noticed(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
         "`clearhead.tracing.head_metrics` and `ch.registry.find`\n```python\n"
-        "import clearhead as ch\nfrom clearhead.training.variants import with_parts\nch.taps.Tapped()\n```\n",
+        "import clearhead as ch\nfrom clearhead.model.variants import with_parts\nch.taps.Tapped()\n```\n",
         encoding="utf-8",
     )
     private = {name for name in taught_names(page) if not is_public(name)}
-    assert {"tracing.head_metrics", "registry.find", "training.variants.with_parts", "taps.Tapped"} <= private
+    assert {"tracing.head_metrics", "registry.find", "model.variants.with_parts", "taps.Tapped"} <= private
     assert is_public("Trace.load")
     assert is_public("training.tasks.Task")

@@ -13,7 +13,7 @@ import torch
 from clearhead import files, system
 from clearhead.errors import RunError
 from clearhead.training import reporting
-from clearhead.training.holding import Hold
+from clearhead.training.folder_lock import Hold
 
 ROOT = Path(__file__).parents[1]
 

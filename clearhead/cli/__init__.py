@@ -113,6 +113,9 @@ def load_verb(name: str) -> Any:
     """Import a verb's module, and return it as a command."""
     home, function = ELSEWHERE.get(name, (name, name))
     module = importlib.import_module(f"clearhead.cli.{home}")
+    if not gc.isenabled():  # as `main` has left it: what is imported is never garbage, and need never be looked at
+        gc.freeze()
+        gc.enable()
     verb_app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)
     if name in ("craft", "circuits", "learn"):
         verb_app.add_typer(module.app, name=name, epilog=module.EXAMPLES, help=module.ABOUT, short_help=VERBS[name])
@@ -173,6 +176,7 @@ def main(args: Sequence[str] | None = None) -> None:
             print("\t".join(candidate))
         return
     set_waiting(words)
+    gc.disable()  # while torch and the verb are imported (`load_verb`), where it takes 0.15 s and finds nothing
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # an arrow on a terminal that knows only ASCII is no reason to stop

@@ -1,6 +1,6 @@
 """`clearhead answer`: a run answers each line, whatever its task is."""
 
-from clearhead.cli.line_io import AsJson, Device, Dtype, Fields, File, Lines, RunPath, answer_lines, cells, open_run
+from clearhead.cli.line_io import AsJson, Device, Dtype, File, Lines, RunPath, answer_lines, cells, open_run
 from clearhead.cli.options import Parts
 
 EXAMPLES = """\b
@@ -24,16 +24,10 @@ def answer(
     with more options. A blank line stays blank. A line longer than the model's context is cut, with a note on stderr.
     """
     loaded = open_run(run, device=device, dtype=dtype, file=file)
-
-    def answers(texts: list[str], numbers: list[int]) -> list[Fields]:
-        return loaded.answer(texts)
-
     lines = Lines(
-        answer=answers,
+        answer=lambda texts, _: loaded.answer(texts),
         as_text=lambda answered: cells([answered["output"]]),
         as_json=as_json,
-        reads=loaded.task.reads,
-        lengths=loaded.task.count_tokens,
         check=loaded.task.check_line,
     )
     answer_lines(loaded, file, lines)

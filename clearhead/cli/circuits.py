@@ -16,7 +16,7 @@ from clearhead.cli.craft_program import ProgramChanges, find_program, load_file
 from clearhead.cli.line_io import Device, RunPath
 from clearhead.cli.options import Parts, Sectioned, flatten_groups
 from clearhead.cli.screen import bar, show, show_json
-from clearhead.errors import OptionError, WordError
+from clearhead.errors import WordError, naming_word
 from clearhead.extras import check_extra
 from clearhead.files import read_bytes, write_text
 from clearhead.options import Option
@@ -70,22 +70,22 @@ def find(
     run: RunPath,
     text: Annotated[str | None, typer.Argument(help="The text whose answer is explained.", metavar="TEXT")] = None,
     *,
-    against: Annotated[str | None, Option(help="The text that patched edges carry.", takes="TEXT")] = None,
+    against: Annotated[str | None, Option("The text that patched edges carry.", takes="TEXT")] = None,
     table: Annotated[
-        Path | None, Option(help="Many pairs: in each line a text, a tab, and the other text.", takes="FILE")
+        Path | None, Option("Many pairs: in each line a text, a tab, and the other text.", takes="FILE")
     ] = None,
-    method: Annotated[str, Option(help="How edges are scored; `circuits bench` grades them.", takes="NAME")] = "eap-ig",
-    edges: Annotated[int, Option(help="Edges of the circuit, at most.", takes="N", least=1)] = 40,
+    method: Annotated[str, Option("How edges are scored; `circuits bench` grades them.", takes="NAME")] = "eap-ig",
+    edges: Annotated[int, Option("Edges of the circuit, at most.", takes="N", least=1)] = 40,
     unlike: Annotated[
-        Path | None, Option(help="Another task's circuit, written with -o, for specificity.", takes="FILE")
+        Path | None, Option("Another task's circuit, written with -o, for specificity.", takes="FILE")
     ] = None,
     output: Annotated[
         Path | None,
-        Option(help="Write NAME.graphml, NAME.mib.json (decoders) and NAME.neuronpedia.json.", takes="NAME", short="o"),
+        Option("Write NAME.graphml, NAME.mib.json (decoders) and NAME.neuronpedia.json.", takes="NAME", short="o"),
     ] = None,
     device: Device = "auto",
     parts: Parts = None,
-    as_json: Annotated[bool, Option(help="Print the circuit and its card as one JSON object.", word="json")] = False,
+    as_json: Annotated[bool, Option("Print the circuit and its card as one JSON object.", word="json")] = False,
 ) -> None:
     """Find the edges of a model by which it answers one text otherwise than another, and say how good they are.
 
@@ -95,7 +95,7 @@ def find(
     """
     from clearhead.circuits.circuit import find_circuit, make_card
     from clearhead.circuits.files import read_circuit, write_circuit
-    from clearhead.training.patching import contrast_texts
+    from clearhead.experiments.patching import contrast_texts
     from clearhead.training.run import load
 
     texts = read_pairs(text, against, table)
@@ -204,30 +204,27 @@ app.command("find", cls=Sectioned, epilog=FIND_EXAMPLES, short_help="Find the ci
 @flatten_groups
 def bench(
     *,
-    quick: Annotated[bool, Option(help="Eight programs and seven axes.", word="quick")] = False,
-    methods: Annotated[str | None, Option(help="Methods, with commas between; without it all.", takes="NAMES")] = None,
-    axes: Annotated[str | None, Option(help="Axes of realism, with commas between.", takes="NAMES")] = None,
+    quick: Annotated[bool, Option("Eight programs and seven axes.", word="quick")] = False,
+    methods: Annotated[str | None, Option("Methods, with commas between; without it all.", takes="NAMES")] = None,
+    axes: Annotated[str | None, Option("Axes of realism, with commas between.", takes="NAMES")] = None,
     program: Annotated[
         str | None,
         Option(
-            help="Programs to grade on, with commas between: NAME, file.py:NAME, or file.py for each `Program` in it.",
+            "Programs to grade on, with commas between: NAME, file.py:NAME, or file.py for each `Program` in it.",
             takes="NAMES",
         ),
     ] = None,
     list_edges: Annotated[
-        bool,
-        Option(help="For each of your programs, each edge with its truth and every method's rank."),
+        bool, Option("For each of your programs, each edge with its truth and every method's rank.")
     ] = False,
-    seed: Annotated[int, Option(help="Draws programs, pairs of texts and rotations.", takes="N")] = 0,
+    seed: Annotated[int, Option("Draws programs, pairs of texts and rotations.", takes="N")] = 0,
     output: Annotated[
         Path | None,
-        Option(
-            help="Write every figure as JSON. A bench that was cut goes on from FILE.rows.", takes="FILE", short="o"
-        ),
+        Option("Write every figure as JSON. A bench that was cut goes on from FILE.rows.", takes="FILE", short="o"),
     ] = None,
-    plot: Annotated[Path | None, Option(help="Draw the grades as SVG.", takes="FILE")] = None,
+    plot: Annotated[Path | None, Option("Draw the grades as SVG.", takes="FILE")] = None,
     parts: Parts = None,
-    as_json: Annotated[bool, Option(help="Print every figure as one JSON object.", word="json")] = False,
+    as_json: Annotated[bool, Option("Print every figure as one JSON object.", word="json")] = False,
 ) -> None:
     """Grade methods that find circuits on compiled programs, whose true edges are known by enumeration.
 
@@ -280,10 +277,8 @@ def check_method(word: str, name: str) -> None:
     """Raise an error of the option where there is no method of that name."""
     from clearhead.circuits.methods import find_method
 
-    try:
+    with naming_word(word):
         find_method(name)
-    except OptionError as error:
-        raise WordError(word, str(error)) from None
 
 
 def find_samples(own: list[Program], *, quick: bool, seed: int) -> "tuple[list[BenchSample], list[str]]":
@@ -398,4 +393,4 @@ def edges_page(sample: "BenchSample", methods: list[str], seed: int) -> list[Ren
 
 if TYPE_CHECKING:
     from clearhead.circuits.circuit import Circuit, CircuitCard
-    from clearhead.training.patching import RunContrast
+    from clearhead.experiments.patching import RunContrast

@@ -19,10 +19,8 @@ def classify(
     run: RunPath,
     file: File = "-",
     *,
-    probabilities: Annotated[bool, Option(help="Add every label and its probability, separated by tabs.")] = False,
-    pairs: Annotated[
-        bool, Option(help="Each line is two texts with a tab between: for models that read pairs.")
-    ] = False,
+    probabilities: Annotated[bool, Option("Add every label and its probability, separated by tabs.")] = False,
+    pairs: Annotated[bool, Option("Each line is two texts with a tab between: for models that read pairs.")] = False,
     device: Device = "auto",
     parts: Parts = None,
     as_json: AsJson = False,
@@ -42,11 +40,6 @@ def classify(
         return "\t".join([cell(answered["output"]), *ranked]) if probabilities else cells([answered["output"]])
 
     lines = Lines(
-        answer=answer,
-        as_text=as_text,
-        as_json=as_json,
-        reads=loaded.task.reads,
-        lengths=loaded.task.count_tokens,
-        check=split_pair if pairs else loaded.task.check_line,
+        answer=answer, as_text=as_text, as_json=as_json, check=split_pair if pairs else loaded.task.check_line
     )
     answer_lines(loaded, file, lines)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, final
+from typing import Annotated, ClassVar
 
 import typer
 from rich.console import Group, RenderableType
@@ -15,21 +15,20 @@ from rich.text import Text
 from clearhead.cli.options import QUIET, Parts, Words, new_folder, one_of
 from clearhead.cli.screen import align_table, prose, rule, show, show_json
 from clearhead.cli.train import render_row
-from clearhead.errors import OptionError, RunError, WordError
+from clearhead.errors import RunError, WordError, naming_word
 from clearhead.experiments.comparing import BASE, grid, one_by_one
 from clearhead.experiments.comparing import compare as comparison_of
 from clearhead.experiments.comparison import Comparison
 from clearhead.experiments.probes import PROBES, probe_recipe
 from clearhead.extras import has_package, how_to_install
 from clearhead.model.sizes import parse_count
+from clearhead.model.variants import ABSENT, HEADS, KINDS, PARTS, choose, parse_scale, parse_whole
 from clearhead.options import Given, flag, flags, given_of, group_of, option
-from clearhead.training.holding import hold_folder
+from clearhead.training import folder_lock, reporting
 from clearhead.training.recipe import Recipe
 from clearhead.training.recipe_options import GROUPS, as_machine, as_recipe, override_recipe
-from clearhead.training.reporting import ignore, to_stderr
 from clearhead.training.tasks import TASKS, task_named
 from clearhead.training.text_options import TextOptions, as_corpus, check_text, with_spooled
-from clearhead.training.variants import ABSENT, HEADS, KINDS, PARTS, choose, parse_scale, parse_whole
 
 EXAMPLES = """\b
 Examples:
@@ -52,7 +51,6 @@ def dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class ComparingOptions:
     """What is compared, and on what."""
@@ -93,11 +91,13 @@ def compare(
     in FOLDER. If the command is stopped, run it again: it continues.
     """
     home = new_folder("FOLDER", folder)
-    log = ignore if comparing.quiet else to_stderr
+    log = reporting.ignore if comparing.quiet else reporting.to_stderr
     if not has_package("matplotlib"):
         log(f"There will be no picture: that needs matplotlib ({how_to_install('plots')}).")
     seeds = numbers(comparing.seeds)
-    with hold_folder(home, log):  # the text of a probe, or of a pipe, is written there before the runs begin
+    with folder_lock.hold_folder(
+        home, log
+    ):  # the text of a probe, or of a pipe, is written there before the runs begin
         if comparing.variant is None:
             arms = grid(parse_lists(choices), make_recipe_maker(home, comparing, choices))
         else:
@@ -179,10 +179,8 @@ def check_values(lists: Mapping[str, Sequence[str]]) -> None:
     numbers = {name: functools.partial(parse_whole, name) for name in ("value_rank", "d_value", "window")}
     for name, parse in {"size": parse_count, "scale": parse_scale, **numbers, **named}.items():
         for value in (value for value in lists.get(name, ()) if not (name in ABSENT and value == "none")):
-            try:
+            with naming_word(name):
                 parse(value)
-            except OptionError as error:
-                raise WordError(name, str(error).removeprefix(f"{name}: ")) from error
 
 
 def make_recipe_maker(home: Path, comparing: ComparingOptions, choices: Given) -> Callable[[Mapping[str, str]], Recipe]:

@@ -78,19 +78,16 @@ ProgramName = Annotated[
         autocompletion=complete_names(PROGRAMS),
     ),
 ]
-Alphabet = Annotated[str | None, Option(help="The tokens: characters, or words separated by spaces.", takes="TEXT")]
-SourceAlphabet = Annotated[str | None, Option(help="The tokens of the source, of an encoder-decoder.", takes="TEXT")]
-Length = Annotated[int | None, Option(help="Longest text, in tokens.", takes="N", least=1)]
-Causal = Annotated[bool, Option(help="Compile a decoder, which does not look ahead.", word="causal")]
+Alphabet = Annotated[str | None, Option("The tokens: characters, or words separated by spaces.", takes="TEXT")]
+SourceAlphabet = Annotated[str | None, Option("The tokens of the source, of an encoder-decoder.", takes="TEXT")]
+Length = Annotated[int | None, Option("Longest text, in tokens.", takes="N", least=1)]
+Causal = Annotated[bool, Option("Compile a decoder, which does not look ahead.", word="causal")]
 WeightingName = Annotated[
     str,
-    part_option(
-        "What turns scores into weights: argmax-average is exact; softmax, sparsemax … are not",
-        WEIGHTINGS,
-    ),
+    part_option("What turns scores into weights: argmax-average is exact; softmax, sparsemax … are not", WEIGHTINGS),
 ]
-Sharpness = Annotated[float, Option(help="Multiply scores by X: larger is closer to exact.", takes="X", above=0)]
-AsJson = Annotated[bool, Option(help="Print one JSON object.", word="json")]
+Sharpness = Annotated[float, Option("Multiply scores by X: larger is closer to exact.", takes="X", above=0)]
+AsJson = Annotated[bool, Option("Print one JSON object.", word="json")]
 
 
 @app.command("list", cls=Sectioned, epilog=LIST_EXAMPLES, short_help="List the programs, and what each costs.")
@@ -142,7 +139,7 @@ def run_program(
         typer.Argument(help="Characters or words; without it, the program's example.", metavar="[TEXT]..."),
     ] = None,
     *,
-    source_text: Annotated[str | None, Option(help="The text that an encoder-decoder reads.", takes="TEXT")] = None,
+    source_text: Annotated[str | None, Option("The text that an encoder-decoder reads.", takes="TEXT")] = None,
     weighting: WeightingName = AVERAGING,
     sharpness: Sharpness = 1.0,
     alphabet: Alphabet = None,
@@ -182,7 +179,7 @@ def look_at_program(
     *,
     output: Annotated[
         Path | None,
-        Option(help="Keep the run in this folder; without it, it is deleted at the end.", short="o", takes="RUN"),
+        Option("Keep the run in this folder; without it, it is deleted at the end.", short="o", takes="RUN"),
     ] = None,
     weighting: WeightingName = AVERAGING,
     sharpness: Sharpness = 1.0,
@@ -200,9 +197,9 @@ def look_at_program(
     file of your own is run: see `clearhead craft show --help`.
     """
     from clearhead.cli.look import look
+    from clearhead.experiments.rasp_run import compile_to_run
     from clearhead.serve.explorer_routes import check_page
     from clearhead.serve.server import check_port
-    from clearhead.training.rasp_run import compile_to_run
 
     _, part = find_part("weighting", weighting, WEIGHTINGS)
     changes = ProgramChanges(vocabulary=alphabet, length=length, causal=causal)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, final
+from typing import Any
 
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import ClearheadError, ProgramError, WordError, no_such
@@ -19,7 +19,6 @@ from clearhead.rasp.language import Sequence as Output
 OWN_MODULE = "clearhead_own_program"
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class ProgramChanges:
     """The options of the command line that change a program; None if one is not given."""
@@ -30,7 +29,6 @@ class ProgramChanges:
     causal: bool = False
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Ask:
     """A program, how it is to be compiled, and the file it came from if it is the user's own."""
@@ -89,13 +87,7 @@ def program_from_file(path: Path, name: str, changes: ProgramChanges) -> Ask:
         raise WordError("PROGRAM", f"{path}: {name!r} is {kind} there, and no program. {hint}")
     if changes.vocabulary is None or changes.length is None:
         raise WordError("alphabet", f"{name} is a sequence alone: say its tokens and length, --alphabet abc --length 8")
-    program = Program(
-        name=name,
-        about=found.name,
-        output=found,
-        vocabulary=(),
-        plain=lambda *texts: run(found, *texts),
-    )
+    program = Program(name=name, about=found.name, output=found, vocabulary=(), plain=lambda *texts: run(found, *texts))
     return Ask(program=apply_changes(program, changes), file=path)
 
 

@@ -10,11 +10,10 @@ from typing import Annotated, Any
 import torch
 
 from clearhead import training
-from clearhead.cli import demo_page
+from clearhead.cli import demo_page, screen
 from clearhead.cli.demo_page import Numbers, draw, spoken_numbers, write_pairs
 from clearhead.cli.options import Quiet, new_folder
 from clearhead.cli.progress import open_progress
-from clearhead.cli.screen import show, show_json
 from clearhead.errors import RunError, WordError
 from clearhead.extras import check_extra
 from clearhead.files import PARTIAL, os_errors_as_run_errors, write_text
@@ -28,7 +27,7 @@ from clearhead.training import Batching, Budget, Checkpointing, CosineDecay, Mac
 from clearhead.training.claiming import claim as claim_folder
 from clearhead.training.claiming import find_names, remove_path
 from clearhead.training.folder import RunFolder
-from clearhead.training.holding import LOCK
+from clearhead.training.folder_lock import LOCK
 
 EXAMPLES = """\b
 Examples:
@@ -72,15 +71,14 @@ def demo_recipe(corpus: Corpus, seed: int) -> Recipe:
 
 def demo(
     *,
-    output: Annotated[str, Option(help="Where to write the run folder.", short="o", takes="RUN")] = "runs/demo",
+    output: Annotated[str, Option("Where to write the run folder.", short="o", takes="RUN")] = "runs/demo",
     quiet: Quiet = False,
-    again: Annotated[bool, Option(help="Delete the demo that is there, and train again.")] = False,
-    seed: Annotated[int | None, Option(help=f"Random seed.  [default: {USUAL_SEED}]", takes="N", least=0)] = None,
+    again: Annotated[bool, Option("Delete the demo that is there, and train again.")] = False,
+    seed: Annotated[int | None, Option(f"Random seed.  [default: {USUAL_SEED}]", takes="N", least=0)] = None,
     steps: Annotated[
-        int | None,
-        Option(help=f"Training steps; fewer than usual see less.  [default: {USUAL_STEPS}]", takes="N", least=1),
+        int | None, Option(f"Training steps; fewer than usual see less.  [default: {USUAL_STEPS}]", takes="N", least=1)
     ] = None,
-    as_json: Annotated[bool, Option(help="Print the results as one JSON object.", word="json")] = False,
+    as_json: Annotated[bool, Option("Print the results as one JSON object.", word="json")] = False,
 ) -> None:
     """Train a small Transformer to translate number words, German to English.
 
@@ -101,9 +99,9 @@ def demo(
         demo_page.write_opening(results)
         page = write_page(results)
     if as_json:
-        show_json(demo_page.as_object(results, page))
+        screen.show_json(demo_page.as_object(results, page))
     else:
-        show(*demo_page.render_page(results, page, earlier=before))
+        screen.show(*demo_page.render_page(results, page, earlier=before))
 
 
 def write_page(results: demo_page.DemoResults) -> Path | None:

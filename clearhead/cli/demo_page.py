@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from rich.console import RenderableType
@@ -18,6 +18,7 @@ from clearhead.cli.attention_map import SwappedQueries, Weights, attention_map, 
 from clearhead.cli.progress import format_duration
 from clearhead.cli.screen import named_row, prose, rule
 from clearhead.errors import OptionError
+from clearhead.experiments.tracing import trace
 from clearhead.files import write_text
 from clearhead.serve.questions.trace import AskTrace
 from clearhead.serve.traced import Traced
@@ -25,7 +26,6 @@ from clearhead.text.sources import Aligned
 from clearhead.tracing.survey import View, information, views
 from clearhead.tracing.trace import Trace
 from clearhead.training.run import Run
-from clearhead.training.tracing import trace
 
 BELOW = 1_000_000
 ROUND = (*range(100, 10_000, 100), *range(10_000, BELOW, 1_000))
@@ -46,7 +46,6 @@ SPOKEN = 20
 """How often *hundert* and *tausend* are in the training text by themselves."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
     """Numbers to learn from, short ones many times, and held-out numbers to ask about. No number is in both."""
@@ -159,7 +158,6 @@ LEAST_RIGHT = 0.995
 Page = Iterator[RenderableType]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class DemoTranslation:
     """A number in German, what the model made of it, and what is right."""
@@ -174,7 +172,6 @@ class DemoTranslation:
         return self.output == self.reference
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class TracedTranslation:
     """A translation traced. A row of its maps is named by the piece that was written from there."""
@@ -188,7 +185,6 @@ class TracedTranslation:
         return self.traced.trace
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class DemoResults:
     """All that the demo shows of its run."""

@@ -4,10 +4,9 @@ A model comes from a preset, a run folder, or a JSON file with a spec or a recip
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from itertools import groupby
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -16,14 +15,14 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
+from clearhead.calls import render
 from clearhead.cli.completion import RUNS, complete_names
 from clearhead.cli.options import Parts
 from clearhead.cli.progress import SCORES, format_scores
-from clearhead.cli.screen import prose, rule, show, show_json
-from clearhead.errors import ClearheadError, OptionError, RunError, WordError, no_such
+from clearhead.cli.screen import WIDTH, prose, rule, show, show_json
+from clearhead.errors import ClearheadError, RunError, WordError, naming_word, no_such
 from clearhead.files import check_seal, read_json
-from clearhead.model import AttentionSpec, DecoderSpec, EncoderSpec
-from clearhead.model.describe import Description, PartSize, Section, block_name
+from clearhead.model.describe import Description, PartSize, Section
 from clearhead.model.describe import describe as describe_costs
 from clearhead.model.sizes import KINDS, PRESETS, Spec, named, parse_count, sized, spec_from_json, spec_to_json
 from clearhead.options import Option
@@ -60,10 +59,9 @@ PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 def length_option(whose: str) -> Any:
     help_text = f"Length of the {whose}, in tokens.  [default: a run's context, or {LENGTH}]"
-    return Option(help=help_text, takes="N", least=1)
+    return Option(help_text, takes="N", least=1)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Purpose:
     """What a model was trained to do, or will be: its task, and the longest text in tokens.
@@ -79,7 +77,6 @@ class Purpose:
     parameters: int | None = None
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
     """A model by name, its spec, what it costs, and what it is for if a run or a recipe says it."""
@@ -145,10 +142,8 @@ def find_preset(model: str, size: str | None, vocabulary: int | None) -> Spec:
         return named(model, vocabulary)
     if model not in KINDS:
         raise WordError("size", f"{model!r} has its own size. With --size there are: {', '.join(KINDS)}")
-    try:
+    with naming_word("size"):
         return sized(model, parse_count(size), vocabulary or VOCABULARY)
-    except OptionError as error:
-        raise WordError("size", str(error)) from error
 
 
 def read_model(model: str) -> tuple[Spec, Purpose | None]:
@@ -205,18 +200,16 @@ def describe(
     ],
     *,
     size: Annotated[
-        str | None,
-        Option(help="Choose a model with about this many parameters: 300k, 10M, 1.5B.", takes="COUNT"),
+        str | None, Option("Choose a model with about this many parameters: 300k, 10M, 1.5B.", takes="COUNT")
     ] = None,
     vocabulary: Annotated[
-        int | None,
-        Option(help=f"Size of the vocabulary.  [default: the preset's, or {VOCABULARY:,}]", takes="N", least=1),
+        int | None, Option(f"Size of the vocabulary.  [default: the preset's, or {VOCABULARY:,}]", takes="N", least=1)
     ] = None,
     source_length: Annotated[int | None, length_option("encoder's input")] = None,
     target_length: Annotated[int | None, length_option("decoder's output")] = None,
-    batch: Annotated[int, Option(help="Batch size, in sequences.", takes="N", least=1)] = 1,
+    batch: Annotated[int, Option("Batch size, in sequences.", takes="N", least=1)] = 1,
     parts: Parts = None,
-    as_json: Annotated[bool, Option(help="Print everything as one JSON object.", word="json")] = False,
+    as_json: Annotated[bool, Option("Print everything as one JSON object.", word="json")] = False,
 ) -> None:
     """Count the parameters, FLOPs and memory of a model, by part.
 
@@ -297,7 +290,8 @@ def render_page(facts: ModelFacts) -> Iterator[RenderableType]:
         yield prose(describe_purpose(facts.purpose))
     yield Text()
     for stack in stacks:
-        yield from render_stack(stack, type(stack).__name__.removesuffix("Spec").lower())
+        yield Padding(Text(render(stack, WIDTH - 4)), (0, 2))
+        yield Text()
     yield Text.assemble(
         (f"  {'':<{NAME}}{'parameters':>{NUMBER}}{'':>{SHARE}}{'FLOPs':>{NUMBER}}{'':>{SHARE}}", "quiet")
     )
@@ -316,50 +310,6 @@ def describe_purpose(purpose: Purpose) -> str:
     scores = "".join(f" · {score}" for score in format_scores(purpose.scores))
     sized = "" if purpose.parameters is None else f"\nsize asked for: {purpose.parameters:,} parameters"
     return f"{verb} to {purpose.task}{labels}, context {purpose.context:,} tokens{steps}{scores}{sized}"
-
-
-def render_stack(stack: EncoderSpec | DecoderSpec, name: str) -> Iterator[RenderableType]:
-    """Yield the parts that a stack is made of: its embedding's, and those of blocks, once where they are alike."""
-    yield Text(f"  {name}", "title")
-    yield from render_part("embedding", stack.embedding)
-    for block, numbered in groupby(enumerate(stack.blocks, 1), key=lambda pair: pair[1]):
-        numbers = [number for number, _ in numbered]
-        if len(numbers) < len(stack.blocks):
-            yield Text(f"  {block_name(numbers, len(stack.blocks))}", "quiet")
-        for slot in fields(block):
-            part = getattr(block, slot.name)
-            if is_dataclass(part):
-                yield from render_part(slot.name.replace("_", " "), part)
-    yield Text()
-
-
-def render_part(name: str, part: Any) -> Iterator[RenderableType]:
-    """Yield a row with a part and the fields of it that differ from their defaults; those of an attention apart."""
-    if isinstance(part, AttentionSpec):
-        inner = [getattr(part, slot.name) for slot in fields(part) if slot.name not in ("dropout", "kernel")]
-        description = " · ".join(format_part(field_value) for field_value in inner if field_value is not None)
-    else:
-        description = format_part(part)
-    yield Padding(Text.assemble((f"{name:<{NAME - 12}}", "quiet"), description), (0, 0, 0, 4))
-
-
-def format_part(part: Any) -> str:
-    """Write a part with the parts in it, and the other fields that differ from their defaults.
-
-    >>> from clearhead.model import GELU, RMSNorm, PreNorm
-    >>> format_part(PreNorm(RMSNorm())), format_part(GELU(256))
-    ('PreNorm(norm=RMSNorm())', 'GELU(d_ff=256)')
-    """
-    if not is_dataclass(part):
-        return repr(part)
-    usual = {slot.name: slot.default for slot in fields(part) if slot.default is not MISSING}
-    values = {slot.name: getattr(part, slot.name) for slot in fields(part) if slot.init}
-    arguments = [
-        f"{name}={format_part(value)}"
-        for name, value in values.items()
-        if is_dataclass(value) or name not in usual or value != usual[name]
-    ]
-    return f"{type(part).__name__}({', '.join(arguments)})"
 
 
 def render_section(section: Section, costs: Description) -> Iterator[RenderableType]:

@@ -26,9 +26,8 @@ from clearhead.options import Option
 from clearhead.training.claiming import check_output
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run
-from clearhead.training.tasks.answering import split_pair
+from clearhead.training.tasks import answering, learning
 from clearhead.training.tasks.embed import Pooling
-from clearhead.training.tasks.learning import with_article
 
 EXAMPLES = """\b
 Examples:
@@ -41,17 +40,13 @@ def embed(
     run: RunPath,
     file: File = "-",
     *,
-    pooling: Annotated[
-        Pooling, Option(help="The mean of the vectors of all tokens, or the first token's vector.")
-    ] = "mean",
-    normalize: Annotated[bool, Option(help="Make the length of each vector 1, for cosines by dot products.")] = False,
+    pooling: Annotated[Pooling, Option("The mean of the vectors of all tokens, or the first token's vector.")] = "mean",
+    normalize: Annotated[bool, Option("Make the length of each vector 1, for cosines by dot products.")] = False,
     output: Annotated[
         Path | None,
-        Option(help="Write all vectors to a .npy file instead, float32 (line, d_model).", short="o", takes="FILE"),
+        Option("Write all vectors to a .npy file instead, float32 (line, d_model).", short="o", takes="FILE"),
     ] = None,
-    pairs: Annotated[
-        bool, Option(help="Each line is two texts with a tab between: for models that read pairs.")
-    ] = False,
+    pairs: Annotated[bool, Option("Each line is two texts with a tab between: for models that read pairs.")] = False,
     device: Device = "auto",
     parts: Parts = None,
     as_json: AsJson = False,
@@ -67,11 +62,11 @@ def embed(
         check_output(output, option="--output", inputs=() if file == "-" else (file,))
     spec = RunFolder(Path(run)).spec()
     if spec.decoder is not None:
-        raise OptionError(f"to embed takes an encoder, and {run} is {with_article(spec.kind)}")
+        raise OptionError(f"to embed takes an encoder, and {run} is {learning.with_article(spec.kind)}")
     loaded = open_run(run, device=device, file=file)
 
     def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
-        inputs = [split_pair(text) for text in texts] if pairs else texts
+        inputs = [answering.split_pair(text) for text in texts] if pairs else texts
         vectors = loaded.embed(inputs, pooling=pooling, normalize=normalize)
         return [{"vector": vector} for vector in vectors.tolist()]
 
@@ -79,9 +74,8 @@ def embed(
         answer=answer,
         as_text=lambda answered: json.dumps(answered["vector"]),
         as_json=as_json,
-        reads=loaded.task.reads,
         lengths=lambda texts: [len(row) for row in loaded.tokenizer.encode_batch(list(texts))],
-        check=split_pair if pairs else None,
+        check=answering.split_pair if pairs else None,
     )
     if output is None:
         answer_lines(loaded, file, lines)
@@ -99,7 +93,7 @@ def write_array(
         nonblank = [i for i, line in enumerate(chunk) if line.is_asked]
         rows = np.zeros((len(chunk), width), dtype=np.float32)
         texts = [str(chunk[i].text) for i in nonblank]
-        inputs = [split_pair(text) for text in texts] if pairs else texts
+        inputs = [answering.split_pair(text) for text in texts] if pairs else texts
         rows[nonblank] = run.embed(inputs, pooling=pooling, normalize=normalize).numpy()
         chunks_of_rows.append(rows)
         notes.look(chunk)

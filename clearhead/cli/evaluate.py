@@ -73,12 +73,12 @@ def evaluate(
     text: Annotated[Given, HELD_OUT],
     scoring: Annotated[Given, SCORING],
     output: Annotated[
-        str | None, Option(help="Write the translations or labels to this file, one per line.", short="o", takes="FILE")
+        str | None, Option("Write the translations or labels to this file, one per line.", short="o", takes="FILE")
     ] = None,
     device: Device = "auto",
     dtype: Dtype = None,
     parts: Parts = None,
-    as_json: Annotated[bool, Option(help="Print everything as one JSON object.", word="json")] = False,
+    as_json: Annotated[bool, Option("Print everything as one JSON object.", word="json")] = False,
 ) -> None:
     """Score a trained model on text that it has not seen.
 

@@ -20,25 +20,20 @@ Examples:
 def export(
     run: RunPath,
     *,
-    to: Annotated[
-        str,
-        Option(help=f"The format: {', '.join(FORMATS)}.", takes="FORMAT", names=FORMATS),
-    ],
-    output: Annotated[Path, Option(help="Folder to write; it must not be there yet.", short="o", takes="FOLDER")],
+    to: Annotated[str, Option(f"The format: {', '.join(FORMATS)}.", takes="FORMAT", names=FORMATS)],
+    output: Annotated[Path, Option("Folder to write; it must not be there yet.", short="o", takes="FOLDER")],
     quantization: Annotated[
         str | None,
         Option(
-            help="; ".join(f"{name}: {', '.join(one.quantizations)}" for name, one in FORMATS.items())
+            "; ".join(f"{name}: {', '.join(one.quantizations)}" for name, one in FORMATS.items())
             + ".  [default: the first]",
             takes="KIND",
             names=dict.fromkeys(kind for one in FORMATS.values() for kind in one.quantizations),
         ),
     ] = None,
-    step: Annotated[
-        int | None, Option(help="The checkpoint of this step, instead of the best.", takes="N", least=0)
-    ] = None,
+    step: Annotated[int | None, Option("The checkpoint of this step, instead of the best.", takes="N", least=0)] = None,
     parts: Parts = None,
-    as_json: Annotated[bool, Option(help="Print one JSON object.", word="json")] = False,
+    as_json: Annotated[bool, Option("Print one JSON object.", word="json")] = False,
 ) -> None:
     """Write a run for another program, and check it with that program.
 

@@ -20,8 +20,7 @@ def fill(
     file: File = "-",
     *,
     top: Annotated[
-        int | None,
-        Option(help="Add the N likeliest pieces for each blank, after a tab.", takes="N", least=1),
+        int | None, Option("Add the N likeliest pieces for each blank, after a tab.", takes="N", least=1)
     ] = None,
     device: Device = "auto",
     parts: Parts = None,
@@ -35,9 +34,6 @@ def fill(
     loaded = open_run(run, device=device, file=file, task=Fill)
     task = loaded.asked(Fill)
 
-    def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
-        return task.answer(loaded.model, texts, shown=top or CANDIDATES)
-
     def as_text(answered: Fields) -> str:
         if not top:
             return cells([answered["output"]])
@@ -46,5 +42,7 @@ def fill(
         ]
         return "\t".join([cell(answered["output"]), *(" ".join(pieces) for pieces in blanks)])
 
-    lines = Lines(answer=answer, as_text=as_text, as_json=as_json, reads=task.reads, lengths=task.count_tokens)
-    answer_lines(loaded, file, lines)
+    def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
+        return task.answer(loaded.model, texts, shown=top or CANDIDATES)
+
+    answer_lines(loaded, file, Lines(answer=answer, as_text=as_text, as_json=as_json))

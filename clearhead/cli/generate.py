@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, final
+from typing import Annotated, ClassVar
 
 from clearhead.cli.line_io import (
     AsJson,
@@ -39,7 +39,6 @@ BETWEEN = "---\n"
 """Between several continuations of one prompt."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Writing:
     """How text is written."""
@@ -72,14 +71,13 @@ def generate(
     file: File = "-",
     *,
     prompt: Annotated[
-        str | None, Option(help="Continue this text, instead of lines; '' starts from nothing.", takes="TEXT")
+        str | None, Option("Continue this text, instead of lines; '' starts from nothing.", takes="TEXT")
     ] = None,
     chat: Annotated[
-        bool,
-        Option(help="Reply to the prompt, or to each line, by the chat template of an imported run."),
+        bool, Option("Reply to the prompt, or to each line, by the chat template of an imported run.")
     ] = False,
     system: Annotated[
-        str | None, Option(help="With --chat, the system message before the first message.", takes="TEXT")
+        str | None, Option("With --chat, the system message before the first message.", takes="TEXT")
     ] = None,
     how: Writing,
     device: Device = "auto",
@@ -105,15 +103,11 @@ def generate(
     task = loaded.asked(Generate)
     reads, _ = window(task.context, how.max_tokens)
 
-    def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
-        return continuations(loaded, texts, numbers, how, ask)
-
     lines = Lines(
-        answer=answer,
+        answer=lambda texts, numbers: continuations(loaded, texts, numbers, how, ask),
         as_text=lambda answered: cells([sample["output"] for sample in answered.get("samples", [answered])]),
         as_json=as_json,
         reads=reads,
-        lengths=task.count_tokens,
         unread="the beginning",
     )
     if prompt is None:
@@ -122,7 +116,6 @@ def generate(
         go_on(loaded, prompt, how, lines, ask)
 
 
-@final
 @dataclass(frozen=True)
 class Conversation:
     """A conversation that begins with a user's message, after what the system says if anything."""

@@ -23,10 +23,7 @@ Examples:
   clearhead import hub:HuggingFaceTB/SmolLM2-135M runs/smollm --dtype bfloat16
   clearhead import models/llama runs/llama --context 4096 --json"""
 COLUMN = 16
-ON_A_TEXT = {
-    "translate": "'a line of the source'",
-    "fill": "'a line with a <mask> in it'",
-}
+ON_A_TEXT = {"translate": "'a line of the source'", "fill": "'a line with a <mask> in it'"}
 """What a text for `clearhead trace` is, where it is not just any."""
 
 
@@ -43,21 +40,17 @@ def import_run(
     task: Annotated[
         str | None,
         Option(
-            help=f"What the run shall do: {', '.join((*TASKS, Embed.name))}; without it, what its class is for.",
+            f"What the run shall do: {', '.join((*TASKS, Embed.name))}; without it, what its class is for.",
             takes="NAME",
             names=(*TASKS, Embed.name),
         ),
     ] = None,
-    dtype: Annotated[
-        str,
-        Option(help=f"Weights as {' or '.join(STORED)}.", takes="NAME", names=STORED),
-    ] = "float32",
+    dtype: Annotated[str, Option(f"Weights as {' or '.join(STORED)}.", takes="NAME", names=STORED)] = "float32",
     context: Annotated[
-        int | None,
-        Option(help="Longest text in tokens, if shorter than the model's own.", takes="N", least=1),
+        int | None, Option("Longest text in tokens, if shorter than the model's own.", takes="N", least=1)
     ] = None,
     device: Device = "cpu",
-    as_json: Annotated[bool, Option(help="Print what was read as one JSON object.", word="json")] = False,
+    as_json: Annotated[bool, Option("Print what was read as one JSON object.", word="json")] = False,
 ) -> None:
     """Import a model that Hugging Face's transformers saved, or a GGUF file, as a run folder.
 

@@ -20,9 +20,7 @@ PART = 22
 """Columns of a part's name. What a kernel answers stands under its own name."""
 
 
-def kernels(
-    as_json: Annotated[bool, Option(help="Print the table as one JSON object.", word="json")] = False,
-) -> None:
+def kernels(as_json: Annotated[bool, Option("Print the table as one JSON object.", word="json")] = False) -> None:
     """List which kernel can compute which kind of attention, and why where it cannot.
 
     A kernel is one way to compute attention. A part is one of its choices: the similarity, the weighting, the mask, the

@@ -17,11 +17,9 @@ from clearhead.cli.options import Sectioned, flatten_groups
 from clearhead.cli.screen import rule, show
 from clearhead.cli.screen import write as screen_write
 from clearhead.errors import DataError, OptionError
-from clearhead.exercises.answers import read_source
+from clearhead.exercises import answers, designs, judging
 from clearhead.exercises.checking import check_file, check_functions, find_exercise, hint, solution
-from clearhead.exercises.designs import design_roles
 from clearhead.exercises.exercise import EXERCISES, Exercise, Language
-from clearhead.exercises.judging import function_name
 from clearhead.exercises.progress import LearnProgress, hand_in, now, read_hand_in, read_progress, write_progress
 from clearhead.exercises.slips import SlipModel, steps_of
 from clearhead.exercises.training import STEPS, train_file
@@ -67,8 +65,7 @@ RASP_NAMES = "aggregate, indices, map, past, select, selector_width, sequence_ma
 app = typer.Typer(cls=NestedVerbs, add_completion=False, rich_markup_mode=None)
 
 InLanguage = Annotated[
-    str,
-    Option(help="The language of what is said: en or de.", word="language", takes="NAME", names=LANGUAGES, closed=True),
+    str, Option("The language of what is said: en or de.", word="language", takes="NAME", names=LANGUAGES, closed=True)
 ]
 ExerciseName = Annotated[str, typer.Argument(help="A name from `learn list`.", metavar="EXERCISE")]
 
@@ -98,7 +95,7 @@ def list_page(progress: LearnProgress, language: Language) -> Iterator[Renderabl
 def write(
     file: Annotated[Path, typer.Argument(help="Your file; one with empty functions is written if there is none.")],
     *,
-    watch: Annotated[bool, Option(help="Check again whenever the file changes, until Ctrl-C.", word="watch")] = False,
+    watch: Annotated[bool, Option("Check again whenever the file changes, until Ctrl-C.", word="watch")] = False,
     language: InLanguage = "en",
 ) -> None:
     """Check your own attention, function by function, up to the first that is not right yet."""
@@ -160,7 +157,7 @@ def empty_functions(exercises: Sequence[Exercise], language: Language) -> str:
 
 def keep(verdicts: list[Verdict], file: Path) -> list[Verdict]:
     """Add verdicts on a file to the progress of its folder."""
-    progress, source = read_progress(file.parent), read_source(file)
+    progress, source = read_progress(file.parent), answers.read_source(file)
     for verdict in verdicts:
         progress = progress.tried(verdict, source, now())
     write_progress(file.parent, progress)
@@ -176,7 +173,7 @@ def verdict_page(verdicts: Sequence[Verdict]) -> Iterator[RenderableType]:
 
 def label_of(exercise: Exercise) -> str:
     """Return the name of an exercise, with the function that it asks for if that is called otherwise."""
-    if exercise.kind != "write" or (function := function_name(exercise)) == exercise.name.replace("-", "_"):
+    if exercise.kind != "write" or (function := judging.function_name(exercise)) == exercise.name.replace("-", "_"):
         return exercise.name
     return f"{exercise.name} ({function})"
 
@@ -238,7 +235,7 @@ def stub(exercise: Exercise, language: Language) -> str:
     task = exercise.tasks[language]
     about = "\n".join(textwrap.wrap(f"{task.title}. {task.asked}", 100))
     if exercise.kind == "design":
-        parts = (f"def {role}(word, place):\n    ...\n" for role in design_roles(exercise))
+        parts = (f"def {role}(word, place):\n    ...\n" for role in designs.design_roles(exercise))
         return "\n\n".join([f'"""{about}\n"""\n', *parts])
     return f'"""{about}\n"""\n\n{STUBS[exercise.kind].replace("{name}", exercise.name)}'
 
@@ -289,7 +286,7 @@ def show_solution(name: ExerciseName) -> None:
 @app.command("hand-in", cls=Sectioned, short_help="Print a line for your teacher.")
 @flatten_groups
 def show_hand_in(
-    *, name: Annotated[str, Option(help="Your name, as your teacher knows it.", word="name", takes="NAME")]
+    *, name: Annotated[str, Option("Your name, as your teacher knows it.", word="name", takes="NAME")]
 ) -> None:
     """Print what you have solved in this folder as one line to copy. Nothing is sent."""
     screen_write(f"{hand_in(read_progress(Path()), name)}\n")  # never wrapped: it is copied as one line
@@ -299,7 +296,7 @@ def show_hand_in(
 @flatten_groups
 def show_class(file: Annotated[Path, typer.Argument(help="A file with a hand-in line of each pupil.")]) -> None:
     """Read the lines that pupils handed in, and show who has solved what. Lines with a slip are named."""
-    lines = [line for line in read_source(file).splitlines() if line.strip()]
+    lines = [line for line in answers.read_source(file).splitlines() if line.strip()]
     table, problems = Table("name", "lesson", "solved", "tries", "hints", "minutes", "open", box=None), []
     for number, line in enumerate(lines, 1):
         try:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, final
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -43,21 +43,23 @@ RunPath = Annotated[
     ),
 ]
 File = Annotated[
-    str, typer.Argument(help="A text file, may be gzipped; without it, stdin.", metavar="FILE", show_default=False)
+    str,
+    typer.Argument(
+        help="A text file, also packed (gzip, bzip2, xz, zstd); without it, stdin.", metavar="FILE", show_default=False
+    ),
 ]
 Device = Annotated[
-    str,
-    Option(help="auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.", takes="NAME", names=DEVICES),
+    str, Option("auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.", takes="NAME", names=DEVICES)
 ]
 Dtype = Annotated[
     str | None,
     Option(
-        help=f"Weights as {', '.join(DTYPES)}; int8-dynamic is faster on a CPU.  [default: as they were saved]",
+        f"Weights as {', '.join(DTYPES)}; int8-dynamic is faster on a CPU.  [default: as they were saved]",
         takes="NAME",
         names=DTYPES,
     ),
 ]
-AsJson = Annotated[bool, Option(help="Print one JSON object per line.", word="json")]
+AsJson = Annotated[bool, Option("Print one JSON object per line.", word="json")]
 
 Fields = dict[str, Any]
 """The answer to a line: `output`, and what else JSON holds."""
@@ -65,19 +67,20 @@ Answer = Callable[[list[str], list[int]], list[Fields]]
 """A function from the lines that are not blank, and their numbers counted from 0, to answers."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """A verb's way to answer, print and measure lines: `reads` is how many tokens of a line the model sees."""
+    """A verb's way to answer, print and check lines."""
 
     answer: Answer
     as_text: Callable[[Fields], str]
     as_json: bool
-    reads: int
-    lengths: Callable[[Sequence[str]], list[int]]
-    unread: str = "the rest"
     check: Callable[[str], object] | None = None
     """Raises OptionError for a line that the verb cannot use, such as one that is no pair of texts."""
+    reads: int | None = None
+    """How many tokens of a line the model sees; None: as many as its task reads."""
+    lengths: Callable[[Sequence[str]], list[int]] | None = None
+    """Counts the tokens of lines; None: as its task does."""
+    unread: str = "the rest"
     each: Callable[[Fields], object] | None = None
     """Called with the answer to every line in order, that of a blank line too."""
 
@@ -102,12 +105,7 @@ def check_machine(device: str, dtype: str | None) -> None:
 
 
 def open_run(
-    path: str,
-    *,
-    device: str,
-    dtype: str | None = None,
-    file: str = STDIN,
-    task: type[Task] | None = None,
+    path: str, *, device: str, dtype: str | None = None, file: str = STDIN, task: type[Task] | None = None
 ) -> Run:
     """Load a run to answer lines; before its weights are read, raise if the file is not there or the task wrong."""
     check_machine(device, dtype)
@@ -198,7 +196,6 @@ def nothing_waits() -> bool:
         return False
 
 
-@final
 @dataclass
 class StderrNotes:
     """Notes on stderr: lines that cannot be read or were cut, as they come; characters never seen, at the end."""
@@ -215,10 +212,12 @@ class StderrNotes:
                 self.tell_of(line.place, f"the line cannot be read ({line.why}), so its answer is blank")
         asked = [(str(line.text), line.place) for line in lines if line.is_asked]
         self.remember([text for text, _ in asked])
-        for (_, place), length in zip(asked, self.how.lengths([text for text, _ in asked]), strict=True):
-            if length > self.how.reads:
+        reads = self.run.task.reads if self.how.reads is None else self.how.reads
+        lengths = (self.how.lengths or self.run.task.count_tokens)([text for text, _ in asked])
+        for (_, place), length in zip(asked, lengths, strict=True):
+            if length > reads:
                 unread = f"{self.how.unread} was not read"
-                self.tell_of(place, f"{length:,} tokens, and the model takes {self.how.reads:,} of them: {unread}")
+                self.tell_of(place, f"{length:,} tokens, and the model takes {reads:,} of them: {unread}")
 
     def remember(self, texts: Sequence[str]) -> None:
         tokenizer = self.run.tokenizer

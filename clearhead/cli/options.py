@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from clearhead.cli.completion import complete_names
-from clearhead.errors import OptionError, WordError, no_such
+from clearhead.errors import WordError, naming_word, no_such
 from clearhead.files import check_writable
 from clearhead.options import OWN, Option, complete, declared_fields, flag, group_of, import_own, read_words
 
@@ -179,24 +179,24 @@ Parts = Annotated[
 ]
 """Named modules are imported when the command line is read: a verb has nothing more to do."""
 
-Port = Annotated[int, Option(help="Port to listen on; 0 picks a free one.", takes="N", least=0, most=65535)]
+Port = Annotated[int, Option("Port to listen on; 0 picks a free one.", takes="N", least=0, most=65535)]
 LOCAL = "127.0.0.1"
 HOST = "Address to listen on; the default is reachable from this machine only."
-Host = Annotated[str, Option(help=HOST, takes="NAME")]
+Host = Annotated[str, Option(HOST, takes="NAME")]
 Token = Annotated[
     str | None,
     Option(
-        help="Token of the address, instead of a random one: with --port, prepared links survive a restart. "
+        "Token of the address, instead of a random one: with --port, prepared links survive a restart. "
         "Other users of this machine can read a command line; CLEARHEAD_TOKEN in the environment they cannot.",
         env="CLEARHEAD_TOKEN",
         takes="TOKEN",
     ),
 ]
-NoOpen = Annotated[bool, Option(help="Print the address without opening a browser.")]
+NoOpen = Annotated[bool, Option("Print the address without opening a browser.")]
 
 
 QUIET = "Print results and errors only, no progress."
-Quiet = Annotated[bool, Option(help=QUIET, short="q")]
+Quiet = Annotated[bool, Option(QUIET, short="q")]
 
 
 def one_of(word: str, name: str, table: Mapping[str, Chosen]) -> Chosen:
@@ -208,7 +208,7 @@ def one_of(word: str, name: str, table: Mapping[str, Chosen]) -> Chosen:
 
 def part_option(text: str, table: Mapping[str, Any]) -> Option:
     """Return an option that names a part: one of the table, where a hyphen may stand for a space, or the user's own."""
-    return Option(help=f"{text}; {OWN}.", takes="NAME", names=[name.replace(" ", "-") for name in table], own=True)
+    return Option(f"{text}; {OWN}.", takes="NAME", names=[name.replace(" ", "-") for name in table], own=True)
 
 
 def find_part(kind: str, text: str, table: Mapping[str, Any]) -> tuple[str, Any]:
@@ -220,7 +220,5 @@ def find_part(kind: str, text: str, table: Mapping[str, Any]) -> tuple[str, Any]
         return name, table[name]
     from clearhead.registry import parse
 
-    try:
+    with naming_word(kind):
         return text, parse(text, kind).make()
-    except OptionError as error:
-        raise WordError(kind, str(error)) from error

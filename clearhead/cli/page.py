@@ -7,15 +7,16 @@ from clearhead.cli.line_io import RunPath
 from clearhead.cli.options import Parts
 from clearhead.cli.screen import show_json, write
 from clearhead.exercises.lesson import find_lesson, lesson_tags
+from clearhead.experiments.tracing import trace
 from clearhead.files import write_text
 from clearhead.options import Option
+from clearhead.serve.answer_key import packed_key
 from clearhead.serve.live import PLACE, check_built, check_size, live_page
 from clearhead.tracing import Trace
 from clearhead.tracing.edits import Edit
 from clearhead.training.claiming import check_output
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run, load
-from clearhead.training.tracing import trace
 
 EXAMPLES = """\b
 Examples:
@@ -50,7 +51,7 @@ def page(
     check_built()
     check_size(RunFolder(Path(run)))
     loaded = load(run, device="cpu", step=step)
-    live = live_page(loaded)
+    live = live_page(loaded, exercises=None if planned is None else packed_key(planned))
     write_text(output, live.text if planned is None else live.text.replace(PLACE, lesson_tags(planned) + PLACE, 1))
     size = output.stat().st_size
     if as_json:

@@ -5,7 +5,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, final
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -64,7 +64,6 @@ class Progress(ABC):
         """Leave the terminal as it should be, however training ended."""
 
 
-@final
 class PlainProgress(Progress):
     """A line for each line of metrics, but at most one a second; every evaluation with its samples."""
 
@@ -77,16 +76,8 @@ class PlainProgress(Progress):
         now = self.clock()
         if self.last is None or now - self.last >= PAUSE:
             self.last = now
-            self.log(
-                "  ".join(
-                    [
-                        f"step {format_steps(line)}",
-                        f"loss {line['loss']:.4f}",
-                        *format_pace(line),
-                        *format_time_left(line),
-                    ]
-                )
-            )
+            facts = [f"step {format_steps(line)}", f"loss {line['loss']:.4f}", *format_pace(line)]
+            self.log("  ".join([*facts, *format_time_left(line)]))
 
     def evaluation(self, line: Line) -> None:
         for text in render_evaluation(line):
@@ -99,7 +90,6 @@ class PlainProgress(Progress):
         """Do nothing: lines need no ending."""
 
 
-@final
 class LiveProgress(Progress):
     """Two lines that stay at the foot of the terminal; evaluations and samples pass above them."""
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
@@ -40,7 +40,6 @@ HEAD = ("run", "task", "steps", "score", "loss", "size", "disk", "date")
 LEFT = ("run", "task", "score", "date")
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
     """A run folder. If it is broken, `problem` says why, and the rest is what could be read."""
@@ -63,7 +62,7 @@ class RunSummary:
 def runs(
     folder: Annotated[str, typer.Argument(help="Folder to search, two levels deep.", metavar="FOLDER")] = "runs",
     parts: Parts = None,
-    as_json: Annotated[bool, Option(help="Print the list as one JSON object.", word="json")] = False,
+    as_json: Annotated[bool, Option("Print the list as one JSON object.", word="json")] = False,
 ) -> None:
     """List run folders and their scores.
 

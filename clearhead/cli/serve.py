@@ -4,7 +4,7 @@ import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 import typer
@@ -41,14 +41,14 @@ Runs = Annotated[
 ]
 Names = Annotated[
     list[str] | None,
-    Option(help="Name of a run, instead of its folder's name; once for each run.", word="name", takes="NAME"),
+    Option("Name of a run, instead of its folder's name; once for each run.", word="name", takes="NAME"),
 ]
 
 
 AdapterRuns = Annotated[
     list[str] | None,
     Option(
-        help="Run that was fine-tuned by LoRA from one that is served: it answers at NAME:FOLDER, in the same batch.",
+        "Run that was fine-tuned by LoRA from one that is served: it answers at NAME:FOLDER, in the same batch.",
         word="adapter",
         takes="RUN",
     ),
@@ -58,14 +58,13 @@ AdapterRuns = Annotated[
 Explore = Annotated[
     bool,
     Option(
-        help="Serve the explorer too, of the first run or the first two side by side. There is always a token then: "
+        "Serve the explorer too, of the first run or the first two side by side. There is always a token then: "
         "yours, or a random one in the second address.",
         word="explore",
     ),
 ]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Listening:
     """Where it listens, and whom it answers."""
@@ -115,7 +114,6 @@ class Listening:
         return tls
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
     """How many sequences it decodes at a time, and the memory that they may take."""
@@ -150,7 +148,7 @@ def serve(
     dtype: Dtype = None,
     parts: Parts = None,
     log_format: Annotated[
-        Literal["text", "json"], Option(help="Form of the log on stderr. It never has the users' text.")
+        Literal["text", "json"], Option("Form of the log on stderr. It never has the users' text.")
     ] = "text",
     explore: Explore = False,
     listening: Listening,

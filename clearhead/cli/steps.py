@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, Any
 
 import torch
 from rich.console import RenderableType
@@ -32,7 +32,6 @@ from clearhead.tracing.sequence_diagram import draw_sequence
 from clearhead.training.claiming import check_output
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Demonstration:
     """One attention on the sentence: the layer, every step of it, and what the kernel makes of the same."""
@@ -395,25 +394,20 @@ Examples:
 
 
 def steps(
-    mask: Annotated[
-        str,
-        part_option(f"Which keys a query may attend to: {', '.join(MASKS)}", MASKS),
-    ] = "none",
+    mask: Annotated[str, part_option(f"Which keys a query may attend to: {', '.join(MASKS)}", MASKS)] = "none",
     weighting: Annotated[
         str,
         part_option(
-            f"What turns scores into weights: {', '.join(name.replace(' ', '-') for name in WEIGHTINGS)}",
-            WEIGHTINGS,
+            f"What turns scores into weights: {', '.join(name.replace(' ', '-') for name in WEIGHTINGS)}", WEIGHTINGS
         ),
     ] = "softmax",
     query: Annotated[
-        str,
-        Option(help=f"The token whose row is worked out: {', '.join(TOKENS)}.", takes="WORD", names=TOKENS),
+        str, Option(f"The token whose row is worked out: {', '.join(TOKENS)}.", takes="WORD", names=TOKENS)
     ] = "creature",
     *,
-    svg: Annotated[Path | None, Option(help="Write the steps as a sequence diagram.", takes="FILE")] = None,
+    svg: Annotated[Path | None, Option("Write the steps as a sequence diagram.", takes="FILE")] = None,
     parts: Parts = None,
-    as_json: Annotated[bool, Option(help="Print every step as one JSON object.", word="json")] = False,
+    as_json: Annotated[bool, Option("Print every step as one JSON object.", word="json")] = False,
 ) -> None:
     """Show attention in four steps on a short sentence, with every number.
 

@@ -9,13 +9,23 @@ import typer
 
 from clearhead.attention.reference import Steps
 from clearhead.circuits.nodes import KINDS, NodeKind
-from clearhead.cli.attention_map import draw_svg
 from clearhead.cli.line_io import Device, RunPath
 from clearhead.cli.options import Parts
 from clearhead.cli.screen import show, show_json
-from clearhead.cli.trace_page import MadeBy, SurveyedTrace, WrittenFile, as_drawing, render_files, render_page
+from clearhead.cli.trace_page import (
+    SurveyedTrace,
+    WrittenFile,
+    attribution_json,
+    draw_head,
+    patches_json,
+    render_causes,
+    render_files,
+    render_page,
+)
 from clearhead.decoding import Beam
 from clearhead.errors import WordError, no_such
+from clearhead.experiments import patching, tracing
+from clearhead.experiments.patching import attribute_trace
 from clearhead.files import write_text
 from clearhead.options import Option
 from clearhead.serve.live import check_built
@@ -25,9 +35,8 @@ from clearhead.serve.traced import Traced
 from clearhead.tracing.names import names_of
 from clearhead.tracing.site import Head
 from clearhead.tracing.survey import View, clearest, survey
-from clearhead.training import load, patching, tracing
+from clearhead.training import load
 from clearhead.training.claiming import check_output
-from clearhead.training.patching import attribute_trace
 from clearhead.training.reporting import replace_nonfinite
 from clearhead.training.tasks.answering import split_pair
 
@@ -42,29 +51,26 @@ Examples:
 
 MEAN = "mean"
 
-Target = Annotated[
-    str | None, Option(help="The output to trace; without it, the model's own greedy output.", takes="TEXT")
-]
+Target = Annotated[str | None, Option("The output to trace; without it, the model's own greedy output.", takes="TEXT")]
 BeamWidth = Annotated[
-    int | None, Option(help="Trace the output of beam search with N beams, step by step.", takes="N", least=1)
+    int | None, Option("Trace the output of beam search with N beams, step by step.", takes="N", least=1)
 ]
 SiteName = Annotated[
-    str | None, Option(help="The attention layer to show: decoder.1.cross, encoder.0.attention …", takes="NAME")
+    str | None, Option("The attention layer to show: decoder.1.cross, encoder.0.attention …", takes="NAME")
 ]
-HeadName = Annotated[str | None, Option(help="The head of that layer, counted from 0, or mean.", takes="N")]
-Attributed = Annotated[bool, Option(help="Show what each head and feed-forward adds to the answer's logit.")]
+HeadName = Annotated[str | None, Option("The head of that layer, counted from 0, or mean.", takes="N")]
+Attributed = Annotated[bool, Option("Show what each head and feed-forward adds to the answer's logit.")]
 PatchText = Annotated[
     str | None,
-    Option(help="Show where the difference to another text arises: every place patched with its values.", takes="TEXT"),
+    Option("Show where the difference to another text arises: every place patched with its values.", takes="TEXT"),
 ]
-PatchBy = Annotated[NodeKind, Option(help="patch-from: what is patched at each place.", names=KINDS, closed=True)]
+PatchBy = Annotated[NodeKind, Option("patch-from: what is patched at each place.", names=KINDS, closed=True)]
 AnswerWord = Annotated[
-    str | None, Option(help="attribute, patch-from: the answer; without it, the likeliest.", takes="TOKEN")
+    str | None, Option("attribute, patch-from: the answer; without it, the likeliest.", takes="TOKEN")
 ]
-OtherWord = Annotated[str | None, Option(help="attribute, patch-from: the answer it is compared with.", takes="TOKEN")]
+OtherWord = Annotated[str | None, Option("attribute, patch-from: the answer it is compared with.", takes="TOKEN")]
 Place = Annotated[
-    int | None,
-    Option(help="attribute, patch-from: the token whose answer it is, from 0, or -1 for the last.", takes="N"),
+    int | None, Option("attribute, patch-from: the token whose answer it is, from 0, or -1 for the last.", takes="N")
 ]
 MOST_NUMBERS = 100_000
 """The most weights that are given where nobody says which: a few MB of text."""
@@ -82,22 +88,22 @@ def trace(
     html: Annotated[
         Path | None,
         Option(
-            help="Write the explorer, opened on this text, as one HTML file: up to 5 million parameters with the model "
+            "Write the explorer, opened on this text, as one HTML file: up to 5 million parameters with the model "
             "in it, beyond with the weights of every head.",
             takes="FILE",
         ),
     ] = None,
-    svg: Annotated[Path | None, Option(help="Write the head as an SVG drawing.", takes="FILE")] = None,
+    svg: Annotated[Path | None, Option("Write the head as an SVG drawing.", takes="FILE")] = None,
     attribute: Attributed = False,
     patch_from: PatchText = None,
     by: PatchBy = "layer",
     answer: AnswerWord = None,
     other: OtherWord = None,
     place: Place = None,
-    pairs: Annotated[bool, Option(help="The text is two with a tab between: for models that read pairs.")] = False,
+    pairs: Annotated[bool, Option("The text is two with a tab between: for models that read pairs.")] = False,
     device: Device = "auto",
     parts: Parts = None,
-    as_json: Annotated[bool, Option(help="Print everything as one JSON object, weights too.", word="json")] = False,
+    as_json: Annotated[bool, Option("Print everything as one JSON object, weights too.", word="json")] = False,
 ) -> None:
     """Show what a model does with a text: tokens, attention layers, heads, and where the clearest head looks.
 
@@ -125,16 +131,16 @@ def trace(
     request = AskTrace(source=text, target=target, step=loaded.step)
     looked = SurveyedTrace(traced=Traced(request, loaded, traced), surveys=surveys, view=view)
     files = write_files(looked, html=html, svg=svg)
-    made_by = MadeBy(
-        attribution=attribute_trace(loaded, traced, **asked) if attribute else None,
-        patches=patching.patch(loaded, texts[0], texts[1], target_text, by=by, **asked)
-        if patch_from is not None
-        else None,
-    )
+    attribution = attribute_trace(loaded, traced, **asked) if attribute else None
+    patches = None
+    if patch_from is not None:
+        patches = patching.patch(loaded, texts[0], texts[1], target_text, by=by, **asked)
     if as_json:
-        show_json({**as_object(looked, files, site=site, head=head), **made_by.as_json()})
+        causes = {} if attribution is None else {"attribution": attribution_json(attribution)}
+        causes |= {} if patches is None else {"patched": patches_json(patches)}
+        show_json({**as_object(looked, files, site=site, head=head), **causes})
     else:
-        show(*(render_files(looked, files) if files else made_by.render() or render_page(looked)))
+        show(*(render_files(looked, files) if files else render_causes(attribution, patches) or render_page(looked)))
 
 
 def select_sites(sites: Sequence[str], site: str | None, head: str | None) -> list[str]:
@@ -161,7 +167,7 @@ def write_files(looked: SurveyedTrace, *, html: Path | None, svg: Path | None) -
     """Write the files that were asked for, each atomically."""
     files: dict[str, WrittenFile] = {}
     if svg is not None:
-        files["svg"] = write_file(svg, draw_svg(as_drawing(looked)), looked.name)
+        files["svg"] = write_file(svg, draw_head(looked), looked.name)
     if html is not None:
         page, reason = saved_page(looked.traced, looked.view)
         held = "The model is in it" if reason is None else f"8-bit weights of every head: {reason}"

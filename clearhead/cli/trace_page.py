@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -15,8 +15,9 @@ from torch import Tensor
 
 from clearhead.circuits.attribution import Attribution, short
 from clearhead.circuits.patch_map import PatchMap
-from clearhead.cli.attention_map import Drawing, legend, pooled_map, readable
+from clearhead.cli.attention_map import legend, pooled_map, readable
 from clearhead.cli.screen import bar, number, rule
+from clearhead.notebook import Matrix, svg_file
 from clearhead.serve.traced import Traced
 from clearhead.tracing.head_metrics import Readings, read_head
 from clearhead.tracing.site import Site
@@ -47,7 +48,6 @@ class WrittenFile(NamedTuple):
     held: str
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class SurveyedTrace:
     """A trace, the survey of it, and the view that is shown."""
@@ -218,17 +218,12 @@ def render_files(looked: SurveyedTrace, files: Mapping[str, WrittenFile]) -> Pag
     yield Padding(Text(describe_check(looked), "quiet"), (0, 2))
 
 
-def as_drawing(looked: SurveyedTrace) -> Drawing:
-    """Return the view as a drawing."""
+def draw_head(looked: SurveyedTrace) -> str:
+    """Return the view as an SVG file, as a notebook draws it."""
     site = looked.site
     off = looked.surveys[site.name]
-    return Drawing(
-        title=looked.name,
-        said=f"kernel {site.kernel}; rebuilt contexts equal its own: {off.off:.1e} off, {off.tolerance:.1e} allowed",
-        queries=looked.queries,
-        keys=looked.keys,
-        weight=looked.weight,
-    )
+    said = f"kernel {site.kernel}; rebuilt contexts equal its own: {off.off:.1e} off, {off.tolerance:.1e} allowed"
+    return svg_file(Matrix(looked.name, looked.weight, looked.queries, looked.keys), said)
 
 
 BAR = 24
@@ -239,22 +234,12 @@ MOST_CELLS = 5
 """The number of patches that are named, the best first."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class MadeBy:
-    """What was asked of an answer: what each part adds to it, and where the difference to another text arises."""
-
-    attribution: Attribution | None
-    patches: PatchMap | None
-
-    def render(self) -> list[RenderableType]:
-        """Return the page for the terminal; nothing where nothing was asked."""
-        parts = [] if self.attribution is None else render_attribution(self.attribution)
-        return parts + ([] if self.patches is None else render_patches(self.patches))
-
-    def as_json(self) -> dict[str, Any]:
-        parts = {} if self.attribution is None else {"attribution": attribution_json(self.attribution)}
-        return parts | ({} if self.patches is None else {"patched": patches_json(self.patches)})
+def render_causes(attribution: Attribution | None, patches: PatchMap | None) -> list[RenderableType]:
+    """Return what made the answer, for the terminal: what each part adds to it, and where the difference to another
+    text arises; nothing where nothing was asked.
+    """
+    parts = [] if attribution is None else render_attribution(attribution)
+    return parts + ([] if patches is None else render_patches(patches))
 
 
 def render_attribution(found: Attribution) -> list[RenderableType]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
@@ -19,7 +19,7 @@ from clearhead.cli.options import QUIET, Parts, Words, new_folder
 from clearhead.cli.progress import Progress, format_duration, format_own_scores, format_scores, open_progress
 from clearhead.cli.screen import named_row, prose, rule, show, show_json
 from clearhead.devices import choose_device
-from clearhead.errors import ClearheadError, OptionError, WordError
+from clearhead.errors import ClearheadError, WordError, naming_word
 from clearhead.options import Given, flags, given_of, option, words_of
 from clearhead.serialization import to_json
 from clearhead.system import process_seconds
@@ -59,7 +59,6 @@ EXPORTS = ("hf", "ctranslate2", "onnx", "gguf", "torch")
 """The formats of `clearhead export`, whose import takes a second."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """Options for what to do with the recipe."""
@@ -110,10 +109,8 @@ def train(
     """
     folder = RunFolder(new_folder("RUN", run))
     if ways.tensorboard:
-        try:
+        with naming_word("tensorboard"):
             import_writer()
-        except OptionError as error:
-            raise WordError("tensorboard", str(error)) from None
     try:
         with joined() as processes:
             if processes.is_first:
@@ -135,7 +132,7 @@ def train_first(folder: RunFolder, choices: Given, ways: RunOptions) -> None:
         print_recipe(recipe, choices, ways)
         return
     if ways.processes is not None and not is_launched():
-        check_together(recipe)
+        check_together(recipe, ways.processes)
         check_devices(choose_device(recipe.machine.device), ways.processes)
         resolve_machine(recipe.machine)
         launch(ways.processes, without_option(sys.argv[1:], "--processes"), run=str(folder.path))
@@ -199,10 +196,8 @@ def new_recipe(choices: Given, ways: RunOptions) -> Recipe:
     named = [word for word in given_of(choices, ModelOptions) if word not in ("size", "dropout")]
     may_change = not (ways.recipe or named or "from_" in choices or "vectors" in choices)
     formats = [name.strip() for name in ways.must_export.split(",")]
-    try:
+    with naming_word("must_export"):
         recipe, change = exportable_recipe(recipe, formats, may_change=may_change)
-    except OptionError as error:
-        raise WordError("must_export", str(error)) from None
     if change and not ways.quiet:
         typer.echo(change, err=True)
     return recipe
@@ -248,7 +243,6 @@ def recipe_to_resume(folder: RunFolder, choices: Given) -> Recipe:
     )
 
 
-@final
 class Board:
     """TensorBoard's files, begun with the first line: a run that is refused leaves none."""
 

@@ -6,10 +6,10 @@ from typing import Annotated
 from clearhead.cli.line_io import AsJson, Device, Dtype, Fields, File, Lines, RunPath, answer_lines, cells, open_run
 from clearhead.cli.options import Parts
 from clearhead.errors import WordError
+from clearhead.experiments.tracing import align
 from clearhead.files import check_writable, write_text
 from clearhead.options import Option
 from clearhead.training.tasks import Translate
-from clearhead.training.tracing import align
 
 EXAMPLES = """\b
 Examples:
@@ -25,19 +25,17 @@ def translate(
     run: RunPath,
     file: File = "-",
     *,
-    beam: Annotated[int, Option(help="Beam width; 1 is greedy decoding.", takes="N", least=1)] = 5,
-    n_best: Annotated[int, Option(help="Translations per line, separated by tabs.", takes="N", least=1)] = 1,
+    beam: Annotated[int, Option("Beam width; 1 is greedy decoding.", takes="N", least=1)] = 5,
+    n_best: Annotated[int, Option("Translations per line, separated by tabs.", takes="N", least=1)] = 1,
     length_penalty: Annotated[
-        float,
-        Option(help="0 ranks by log-probability, 1 by its mean per token; more favours long outputs.", takes="X"),
+        float, Option("0 ranks by log-probability, 1 by its mean per token; more favours long outputs.", takes="X")
     ] = 1.0,
     alignments: Annotated[
-        Path | None,
-        Option(help="Write word alignments from cross-attention here, as 0-0 1-2 (Moses).", takes="FILE"),
+        Path | None, Option("Write word alignments from cross-attention here, as 0-0 1-2 (Moses).", takes="FILE")
     ] = None,
-    align_layer: Annotated[int | None, Option(help=ALIGNED.format("layer"), takes="N")] = None,
-    align_head: Annotated[int | None, Option(help=ALIGNED.format("head"), takes="N")] = None,
-    align_tokens: Annotated[bool, Option(help="Align tokens, not words.")] = False,
+    align_layer: Annotated[int | None, Option(ALIGNED.format("layer"), takes="N")] = None,
+    align_head: Annotated[int | None, Option(ALIGNED.format("head"), takes="N")] = None,
+    align_tokens: Annotated[bool, Option("Align tokens, not words.")] = False,
     device: Device = "auto",
     dtype: Dtype = None,
     parts: Parts = None,
@@ -52,7 +50,6 @@ def translate(
     if alignments is None and (align_tokens or align_layer is not None or align_head is not None):
         raise WordError("alignments", "say where to write them", is_missing=True)
     loaded = open_run(run, device=device, dtype=dtype, file=file, task=Translate)
-    task = loaded.asked(Translate)
     unit = "tokens" if align_tokens else "words"
     aligned: list[str] = []
 
@@ -79,8 +76,6 @@ def translate(
         answer=answer,
         as_text=as_text,
         as_json=as_json,
-        reads=task.reads,
-        lengths=task.count_tokens,
         each=lambda answered: aligned.append(answered.get("alignment", "")),
     )
     if alignments is not None:

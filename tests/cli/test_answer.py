@@ -11,8 +11,8 @@ import pytest
 
 from clearhead.cli import line_io
 from clearhead.decoding import Greedy, Sample
+from clearhead.experiments.tracing import align
 from clearhead.training.run import load
-from clearhead.training.tracing import align
 from tests.training import small_runs
 from tests.training.small_runs import CONTEXT, trained
 

@@ -18,8 +18,6 @@ from clearhead.experiments.workers import work
 from clearhead.model.arrangements import SingleResidualNorm
 from clearhead.training.recipe import read_recipe
 
-pytestmark = pytest.mark.usefixtures("one_thread", "sketched_comparisons")
-
 SMALL = [
     "--size",
     "40k",

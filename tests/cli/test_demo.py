@@ -26,7 +26,7 @@ from clearhead.serve.curves import Curves
 from clearhead.serve.questions.run import run_facts
 from clearhead.tracing.survey import views
 from clearhead.training.folder import RunFolder
-from clearhead.training.holding import lock
+from clearhead.training.folder_lock import lock
 from clearhead.training.recipe import Budget
 from clearhead.training.reporting import read_metrics
 from clearhead.training.run import load

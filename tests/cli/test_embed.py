@@ -9,8 +9,6 @@ import clearhead as ch
 from clearhead.interop.run import import_model
 from tests.interop import saved_models
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 TEXT = "the cat sat on the mat"
 
 

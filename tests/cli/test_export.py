@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("one_thread", "plain_terminal")
+pytestmark = pytest.mark.usefixtures("plain_terminal")
 
 
 def test_it_says_what_was_written_and_how_it_was_checked(classifier, command, tmp_path):

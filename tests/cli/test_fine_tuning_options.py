@@ -11,8 +11,6 @@ from clearhead.training.run import load
 from tests.interop import saved_models
 from tests.training import small_runs
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SHORT = ("--steps", "4", "--device", "cpu", "--json")
 
 

@@ -12,8 +12,6 @@ from clearhead.serve.explorer import Explorer
 from tests.interop import saved_models
 from tests.serve.asking import ask
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 NAMES = ("gpt2", "llama", "bert", "classifier", "embedder")
 TEXTS = {"bert": "the cat <mask> on the mat"}
 TEXT = "the cat sat on the mat"

@@ -14,6 +14,7 @@ from clearhead.cli import run, set_waiting, steps
 from clearhead.cli.screen import HEAT, heat
 from clearhead.colours import ROLES
 from clearhead.errors import ShapeError
+from tests.training.small_runs import classifying, documents, trained, translating
 
 MODULE = [sys.executable, "-m", "clearhead"]
 HINT = "Try: clearhead steps --help\n"
@@ -182,3 +183,44 @@ def test_the_module_prints_plain_lines_into_a_pipe_even_in_ascii():
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.isascii()
     assert b"\x1b" not in done.stdout
+
+
+STARTED = """
+import gc, sys
+from clearhead.cli import main
+
+for verb in {verbs!r}:
+    try:
+        main(verb)
+    except SystemExit as stop:
+        assert not stop.code, verb
+    assert gc.isenabled()
+found = {{name.partition(".")[0] for name in sys.modules}} | {{name for name in sys.modules if name.count(".") == 1}}
+print("imported:", sorted(found & {slow!r}))
+"""
+SLOW = {"torch._dynamo", "torch._inductor", "sympy", "triton", "matplotlib", "transformers", "uvicorn"}
+"""What takes a tenth of a second and more to import, and a line of text does not need."""
+
+
+@pytest.mark.slow
+def test_a_line_of_text_is_answered_without_what_takes_long_to_import(tmp_path, tmp_path_factory):
+    runs = {kind: str(trained(kind, tmp_path_factory).folder.path) for kind in (translating, documents, classifying)}
+    (tmp_path / "line").write_text("zwei null\n")
+    line = str(tmp_path / "line")
+    verbs = [
+        ["translate", runs[translating], line],
+        ["generate", runs[documents], line, "--max-tokens", "2"],
+        ["classify", runs[classifying], line],
+        ["trace", runs[translating], "zwei", "--json"],
+        ["describe", "--help"],
+    ]
+
+    def imported(verbs, slow):
+        code = STARTED.format(verbs=verbs, slow=slow)
+        said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert said.returncode == 0, said.stderr
+        return said.stdout.splitlines()[-1]
+
+    assert imported(verbs, SLOW | {"sacrebleu"}) == "imported: []"
+    scored = ["evaluate", runs[translating], "--source", line, "--target", line]
+    assert imported([scored], SLOW | {"sacrebleu"}) == "imported: ['sacrebleu']"

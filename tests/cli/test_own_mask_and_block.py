@@ -85,7 +85,7 @@ def module():
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory, one_thread, undrawn):
+def home(tmp_path_factory):
     """A folder of the user's, with a run that has the arrangement and the mask."""
     folder = tmp_path_factory.mktemp("user")
     write_module(folder, text=MODULE)

@@ -8,7 +8,7 @@ import pytest
 from clearhead.serve import live
 from clearhead.serve.live import PLACE, WEIGHTS
 
-pytestmark = pytest.mark.usefixtures("one_thread", "plain_terminal")
+pytestmark = pytest.mark.usefixtures("plain_terminal")
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ def command(*args):
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory, one_thread, undrawn):
+def home(tmp_path_factory):
     """A folder of the user's: two texts, a module with parts, and a run that has them."""
     folder = tmp_path_factory.mktemp("user")
     write_module(folder)

@@ -17,9 +17,9 @@ from clearhead.text.sources import Documents
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import parallel
 from clearhead.training.recipe import write_recipe
-from clearhead.training.variants import default_recipe
+from clearhead.training.tasks import default_recipe
 
-pytestmark = pytest.mark.usefixtures("one_thread", "plain_terminal")
+pytestmark = pytest.mark.usefixtures("plain_terminal")
 
 
 def forbid(monkeypatch, *names):
@@ -103,6 +103,7 @@ TASKS = {
             "minutes: in 0.001 this model has no time for 20 steps",
         ),
         ("generate", ["--parallel", "fsdp", "--optimizer", "muon", "--processes", "2"], "muon needs whole matrices"),
+        ("generate", ["--parallel", "context=2", "--processes", "3"], "3 processes cannot be grouped by context=2"),
         (
             "generate",
             ["--keyed-dropout", "--compile", "--processes", "2"],
@@ -218,7 +219,7 @@ def test_a_port_that_is_taken(translator, unloaded, refused, taken, verb):
 
 
 def test_a_port_that_is_taken_before_a_program_is_compiled(here, refused, taken, monkeypatch):
-    forbid(monkeypatch, "clearhead.training.rasp_run.compile_to_run")
+    forbid(monkeypatch, "clearhead.experiments.rasp_run.compile_to_run")
     refused("craft", "look", "reverse", "--port", taken, said=f"port {taken} of 127.0.0.1 cannot be had")
 
 
@@ -269,7 +270,7 @@ def test_a_model_that_is_too_large_for_a_page(translator, unloaded, refused, mon
 )
 def test_a_text_is_not_traced(translator, refused, monkeypatch, options, said):
     monkeypatch.setattr(trace, "check_built", lambda: None)
-    forbid(monkeypatch, "clearhead.training.tracing.trace")
+    forbid(monkeypatch, "clearhead.experiments.tracing.trace")
     refused("trace", translator.folder.path, "eins", *options, said=said)
 
 
@@ -290,5 +291,5 @@ def test_weights_that_fsdp_cannot_shard_are_found_without_the_text(texts, monkey
     recipe = default_recipe("generate", Corpus(train=Documents(paths=("a.txt",))))
     seen = []
     monkeypatch.setattr(parallel, "check_axes", seen.append)
-    parallel.check_together(replace(recipe, machine=replace(recipe.machine, parallel="fsdp")))
+    parallel.check_together(replace(recipe, machine=replace(recipe.machine, parallel="fsdp")), 2)
     assert len(seen) == 1

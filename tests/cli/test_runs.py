@@ -13,7 +13,7 @@ from clearhead.training.reporting import read_metrics
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, one_thread):
+def trained(tmp_path_factory):
     """A folder of runs: one that ended, and one deeper that did not."""
     home = tmp_path_factory.mktemp("here")
     table = home / "t.tsv"

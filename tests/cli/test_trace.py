@@ -144,11 +144,8 @@ def test_a_drawing_is_of_the_head_that_is_shown(command, translator, tmp_path):
     assert str(file) in out
     assert f"{site.name}, head 1 (heads 0 to 1)" in out
     assert f"{site.name}, head 1 (heads 0 to 1)" in file.read_text(encoding="utf-8")
-    cells = [one for one in ElementTree.parse(file).iter() if one.get("class") == "cell"]
-    weight = site.head[1].weight
-    assert [float(one.get("fill-opacity")) for one in cells] == pytest.approx(
-        weight[weight >= 0.002].tolist(), abs=1e-4
-    )
+    said = [one.text.rpartition(": ")[2] for one in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}title")]
+    assert said == [f"{weight:.4%}" for weight in site.head[1].weight.flatten().tolist()]
     assert [path.name for path in tmp_path.iterdir()] == ["head.svg"]
 
 

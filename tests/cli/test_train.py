@@ -26,7 +26,7 @@ SHORT = [*SMALL, "--steps", "3"]
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory, one_thread):
+def corpus(tmp_path_factory):
     """A few hundred number words: aligned files, text, and a table with labels."""
     folder = tmp_path_factory.mktemp("corpus")
     draw = random.Random(0)
