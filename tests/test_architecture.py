@@ -47,7 +47,7 @@ def walk_of_the_page() -> list[tuple[list[str], list[str]]]:
     return [(re.findall("`(.*?)`", functions), re.findall("`(.*?)`", files)) for functions, files in rows]
 
 
-def test_a_training_walks_as_the_page_says(tmp_path, one_thread):
+def test_a_training_walks_as_the_page_says(tmp_path):
     """Each function of the table is called, in its order, from the command to the first step."""
     text = tmp_path / "text.txt"
     text.write_text("one two three four five six seven\n" * 60)

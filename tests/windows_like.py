@@ -138,6 +138,7 @@ def main(folder: Path) -> None:
     take_away()
     names = import_all()
     import clearhead as ch
+    from clearhead.experiments.rasp_run import compile_to_run
     from clearhead.rasp import PROGRAMS
     from clearhead.serve.curves import Curves, is_training
     from clearhead.training import (
@@ -153,7 +154,6 @@ def main(folder: Path) -> None:
         train,
     )
     from clearhead.training.folder import RunFolder
-    from clearhead.training.rasp_run import compile_to_run
 
     (folder / "text.txt").write_text("one two three\nthree two one two\n" * 200, encoding="utf-8")
     recipe = replace(

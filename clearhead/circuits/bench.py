@@ -17,19 +17,17 @@ from typing import Any, BinaryIO, final
 import torch
 from torch import Tensor
 
+from clearhead import files, system
 from clearhead.calls import public
-from clearhead.circuits.forward import run_graph
+from clearhead.circuits import forward, grammar
 from clearhead.circuits.grading import RANKINGS, Interval, average_precision, bootstrap, roc_area
-from clearhead.circuits.grammar import generate_samples
 from clearhead.circuits.methods import Contrast, Method, find_method, method_names, score_edges
 from clearhead.circuits.metrics import AnswerLogProbability, Metric, Number
 from clearhead.circuits.realism import AXES, MAIN
 from clearhead.circuits.texts import Texts
 from clearhead.circuits.truth import AnswerReader, BenchSample, every_input
 from clearhead.errors import RunError
-from clearhead.files import open_log, parse_json, read_bytes
 from clearhead.rasp.programs import PROGRAMS, Program
-from clearhead.system import has_no_locks, try_lock
 
 PAIRS = 32
 SLOW = ("acdc", "edge-pruning")
@@ -42,7 +40,6 @@ MOST_INPUTS = 100
 """Most inputs of one length: programs that come with Clearhead are shortened to it."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Graded:
     """How a method did on one program: average precision of edges by each ranking, and more."""
@@ -163,7 +160,7 @@ def make_contrast(sample: BenchSample, *, pairs: int = PAIRS, seed: int = 1) -> 
 def metric_of(sample: BenchSample, texts: Texts, clean: Tensor, other: Tensor) -> Metric:
     """Return what is measured: the log-probability of the clean answers; of a number, the number itself."""
     read = AnswerReader.of(sample.compiled)
-    logits = run_graph(sample.graph, texts).logits[0]
+    logits = forward.run_graph(sample.graph, texts).logits[0]
     if sample.compiled.numeric:
         numbers = logits[:, read.first :, int(read.columns)]
         signs = torch.where(numbers[clean] >= numbers[other], 1.0, -1.0)
@@ -304,7 +301,7 @@ class BenchLog:
                 self.path.unlink()
 
     def read(self, path: Path, file: BinaryIO) -> None:
-        data = read_bytes(path)
+        data = files.read_bytes(path)
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):  # it was killed while it wrote the last line
             os.ftruncate(file.fileno(), len(whole))
@@ -313,7 +310,7 @@ class BenchLog:
             return
         first, *lines = whole.splitlines()
         try:
-            settings, found = parse_json(first), [Graded(**parse_json(line)) for line in lines]
+            settings, found = files.parse_json(first), [Graded(**files.parse_json(line)) for line in lines]
         except (ValueError, TypeError) as error:
             raise RunError(f"{path}: these are no rows of a bench ({error}); move it away") from None
         if settings != self.settings:
@@ -336,13 +333,13 @@ class BenchLog:
 def open_alone(path: Path) -> BinaryIO:
     """Open a log that no other process has open; RunError if one has."""
     while True:
-        file = open_log(path)
+        file = files.open_log(path)
         try:
-            if not try_lock(file.fileno()):
+            if not system.try_lock(file.fileno()):
                 file.close()
                 raise RunError(f"{path}: another bench writes to it; wait for it, or choose another file")
         except OSError as error:
-            if not has_no_locks(error):
+            if not system.has_no_locks(error):
                 file.close()
                 raise
         with contextlib.suppress(FileNotFoundError):  # the bench that had it has ended meanwhile
@@ -355,6 +352,6 @@ def bench_samples(count: int, seed: int = 0, programs: Sequence[Program] = ()) -
     """Return so many generated programs and those that come with Clearhead, in a mixed order; or given programs."""
     if programs:
         return list(shipped_samples(programs))
-    samples = [*generate_samples(count, seed), *shipped_samples()]
+    samples = [*grammar.generate_samples(count, seed), *shipped_samples()]
     order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed)).tolist()
     return [samples[number] for number in order]

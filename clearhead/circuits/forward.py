@@ -19,9 +19,8 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from clearhead.attention import masks
+from clearhead.attention import kernels, masks
 from clearhead.attention.heads import WholeMap
-from clearhead.attention.kernels import run
 from clearhead.attention.layer import Attention
 from clearhead.attention.request import AttentionOptions
 from clearhead.circuits.ports import Parts, Port, Term, Wiring
@@ -168,7 +167,6 @@ class GraphStream(NamedTuple):
         return GraphStream(self.value + other.value, self.terms + other.terms)
 
 
-@final
 class GraphPass:
     """A pass of a graph's model over texts."""
 
@@ -313,7 +311,7 @@ class GraphPass:
             positions = torch.arange(query.shape[2]).to(query.device), torch.arange(key.shape[2]).to(key.device)
         options = AttentionOptions(layer.similarity, layer.weighting, layer.position, mask, 0.0, layer.kernel)
         call = options.inputs((query, key, vectors), positions)
-        context = self.listener.context(at, call, run(layer.kernel, call))
+        context = self.listener.context(at, call, kernels.run(layer.kernel, call))
         out = layer.finish(context).unflatten(0, (self.variants, -1))
         return self.send_heads(at, context, self.listener.branch(at, out))
 

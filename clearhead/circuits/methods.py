@@ -20,14 +20,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from clearhead import registry, serialization
 from clearhead.calls import CodeRepr, public
 from clearhead.circuits.forward import Activations, EdgeSource, Listener, Patch, Statistics, run_graph
 from clearhead.circuits.graph import Graph
 from clearhead.circuits.metrics import Metric
 from clearhead.circuits.texts import Texts, check_pair
-from clearhead.errors import RunError
-from clearhead.registry import kind, options, parse
-from clearhead.serialization import load_tensors, save_tensors
+from clearhead.errors import RunError, unreadable
 
 Scores = Float[Tensor, "pair edge"]
 Progress = Callable[[int, int], None]
@@ -141,7 +140,7 @@ class Contrast:
             yield Contrast(self.graph, self.clean[rows], self.other[rows], metric, source=source, only=self.only)
 
 
-@kind("circuit method")
+@registry.kind("circuit method")
 class Method(CodeRepr, ABC):
     """Base class: finds how much each edge matters.
 
@@ -228,11 +227,11 @@ def find_method(name: str) -> Method:
     >>> find_method("eap-ig(steps=10)")
     EAPIGInputs(steps=10)
     """
-    return parse(name, "circuit method").make()
+    return registry.parse(name, "circuit method").make()
 
 
 def method_names() -> list[str]:
-    return list(options("circuit method"))
+    return list(registry.options("circuit method"))
 
 
 HEADER = "clearhead-edge-scores"
@@ -240,7 +239,6 @@ PAUSE = 10.0
 """Seconds between two saves."""
 
 
-@final
 class ScoreCheckpoint:
     """Tensors of a search by names, in a file: one that was cut goes on with the same result. Without a path there are
     none.
@@ -255,10 +253,8 @@ class ScoreCheckpoint:
         self.saved: dict[str, Tensor] = {}
         self.last = clock()
         if path is not None and path.exists():
-            try:
-                owner, self.saved = load_tensors(path, header=HEADER)
-            except OSError as error:
-                raise RunError(f"{path}: cannot be read as scores of edges ({error}): move it away") from None
+            with unreadable(path, after=": move it away"):
+                owner, self.saved = serialization.load_tensors(path, header=HEADER)
             if owner != identity:
                 raise RunError(f"{path} is of another search (model, texts or method): move it away")
 
@@ -272,7 +268,7 @@ class ScoreCheckpoint:
             return
         self.saved = {name: value for name, value in self.saved.items() if not name.startswith(f"{key}/")}
         self.saved |= {f"{key}/{name}": value for name, value in tensors.items()}
-        save_tensors(self.path, self.saved, self.identity, header=HEADER)
+        serialization.save_tensors(self.path, self.saved, self.identity, header=HEADER)
         self.last = self.clock()
 
     def remove(self) -> None:

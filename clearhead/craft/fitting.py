@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from clearhead.attention.layer import Attention
 from clearhead.attention.positions import Sinusoidal
 from clearhead.calls import public
+from clearhead.craft import designs, sharpness
 from clearhead.craft.design import AskedScores, Design
-from clearhead.craft.designs import name_place
 from clearhead.craft.inputs import Inputs
-from clearhead.craft.sharpness import weight_on
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError
 from clearhead.model.transformers import check_tokens
@@ -99,7 +98,7 @@ def fit_position(
         return (key == query + offset if offset is not None else (key == absolute).expand(n, n)).double()
 
     asked = AskedScores(places=target_table)
-    return fit_maps(model, tokens, at, codes=codes, asked=asked, name=name_place(offset, absolute))
+    return fit_maps(model, tokens, at, codes=codes, asked=asked, name=designs.name_place(offset, absolute))
 
 
 @public
@@ -191,6 +190,6 @@ def find_best_scale(layer: Attention, design: Design, x: Tensor, texts: Texts) -
         scored.append((score[0, 0].masked_fill(~allowed, -torch.inf), design.asked.targets(ids, ids, allowed)))
 
     def mean_weight(scale: float) -> float:
-        return torch.cat([weight_on(score, targets, scale) for score, targets in scored]).mean().item()
+        return torch.cat([sharpness.weight_on(score, targets, scale) for score, targets in scored]).mean().item()
 
     return max(SCALES, key=mean_weight)

@@ -5,25 +5,23 @@ GGUF's names for what configurations and tensors say serve for writing too.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from clearhead import extras, serialization
 from clearhead.errors import OptionError
-from clearhead.extras import import_peer
 from clearhead.interop.architectures import find_architecture
 from clearhead.interop.gguf_file import GGUF
 from clearhead.interop.huggingface import Imported
 from clearhead.interop.tables import Config, fill, unplaced_error
 from clearhead.model.sizes import SMALL, Bounded, TooManyNumbers
-from clearhead.serialization import shorten
 
 ENDS = ("eos", "eot", "eom")
 """GGUF's names of tokens that end a text: of all text, of a turn, of a message."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """A family of models in GGUF: `counts` and `numbers` are GGUF's keys with Hugging Face's fields."""
@@ -99,7 +97,7 @@ def find_family(name: object, where: str) -> Family:
 
 def tensor_names(family: Family, n_blocks: int) -> Callable[[str], str | None]:
     """Return a function from Hugging Face's name of a tensor to GGUF's, by the table of the gguf package."""
-    gguf = import_peer("gguf")
+    gguf = extras.import_peer("gguf")
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == family.name)
     table = gguf.get_tensor_name_map(kind, n_blocks)
     return lambda name: table.get_name(name, try_suffixes=(".weight", ".bias"))
@@ -198,7 +196,7 @@ def check_keys(family: Family, file: GGUF) -> None:
         ):
             continue
         if value not in neutral.get(key, (0, "", "none")):
-            raise OptionError(f"{file.where}: {family.name}.{key}: {shorten(value)} is not supported yet")
+            raise OptionError(f"{file.where}: {family.name}.{key}: {serialization.shorten(value)} is not supported yet")
 
 
 def read_config(family: Family, file: GGUF) -> Config:
@@ -228,7 +226,6 @@ def read_config(family: Family, file: GGUF) -> Config:
     return config
 
 
-@final
 class Renamed(Mapping[str, Tensor]):
     """The tensors of a file by Hugging Face's names, and laid out as those are."""
 

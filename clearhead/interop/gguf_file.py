@@ -14,15 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard, final
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.errors import DataError, OptionError
-from clearhead.extras import import_peer
-from clearhead.files import open_regular
+from clearhead import extras, files
+from clearhead.errors import DataError, OptionError, unreadable
 from clearhead.interop.tables import Config
 from clearhead.interop.tokenizer import ImportedTokenizer, checked_template
 from clearhead.text.templates import ChatTemplate
@@ -47,7 +46,6 @@ class Info(NamedTuple):
     n_bytes: int
 
 
-@final
 @dataclass
 class Cursor:
     """Reads a header from its start; it never asks for more bytes than are left."""
@@ -80,16 +78,13 @@ class Cursor:
         return OptionError(f"{self.where}: byte {self.at:,}: {problem}")
 
 
-@final
 class GGUF(Mapping[str, Tensor]):
     """An open file: `metadata`, and as a mapping the tensors by name, dequantised to float32 when asked for."""
 
     def __init__(self, path: str | Path) -> None:
         self.where = str(path)
-        try:
-            self.file = open_regular(path)
-        except OSError as error:
-            raise OptionError(f"{path}: cannot be read ({error.strerror or error})") from None
+        with unreadable(path, error=OptionError):
+            self.file = files.open_regular(path)
         try:
             size = self.file.seek(0, 2)
             self.file.seek(0)
@@ -114,7 +109,7 @@ class GGUF(Mapping[str, Tensor]):
         return data.reshape(*info.shape[:-1], -1)
 
     def __getitem__(self, name: str) -> Tensor:
-        gguf = import_peer("gguf")
+        gguf = extras.import_peer("gguf")
         kind = gguf.GGMLQuantizationType(self.infos[name].kind)
         try:
             values = gguf.quants.dequantize(self.raw(name), kind)
@@ -203,7 +198,7 @@ def place_tensors(
 
 
 def count_bytes(cursor: Cursor, name: str, shape: tuple[int, ...], kind: int) -> int:
-    gguf = import_peer("gguf")
+    gguf = extras.import_peer("gguf")
     try:
         block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)]
     except (KeyError, ValueError):

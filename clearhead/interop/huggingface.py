@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from clearhead.errors import OptionError, RunError
+from clearhead.errors import OptionError, RunError, unreadable
 from clearhead.interop.architectures import Architecture, find_architecture
 from clearhead.interop.tables import Config, TensorRow, fill, unplaced_error
 from clearhead.interop.tensor_files import Tensors, read_object
@@ -204,10 +204,8 @@ def read_pooler(folder: Path, d_model: int) -> dict[str, Tensor]:
     path = folder / FILE
     if not path.is_file():
         return {}
-    try:
+    with unreadable(path, SafetensorError, after="; remove it to go on without the pooler"):
         tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{path}: cannot be read ({error}); remove it to go on without the pooler") from None
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
     if shapes != {name: [d_model] * n for name, n in NAMES.items()}:
         raise RunError(f"{path}: is no pooler of {d_model} numbers; remove it to go on without")

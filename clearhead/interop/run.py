@@ -19,24 +19,19 @@ from typing import NamedTuple
 
 from torch import nn
 
+from clearhead import devices, extras, files
 from clearhead.calls import public
-from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError, no_such
-from clearhead.extras import import_peer
-from clearhead.files import check_writable, replacing_folder
-from clearhead.interop.gguf import read_gguf
-from clearhead.interop.gguf_file import read_tokenizer_of_gguf
+from clearhead.interop import gguf, gguf_file
 from clearhead.interop.huggingface import Imported, read_generation, read_hugging_face, write_pooler
 from clearhead.interop.tables import Config
 from clearhead.interop.tokenizer import ImportedTokenizer, read_tokenizer
 from clearhead.model.int8 import DTYPES, quantize
 from clearhead.model.sizes import Spec
 from clearhead.text.templates import ChatTemplate
-from clearhead.training.checkpoints import UNTRAINED, named_tensors
-from clearhead.training.claiming import claim
+from clearhead.training import checkpoints, claiming, reporting
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Origin
-from clearhead.training.reporting import to_stderr
 from clearhead.training.run import Run, check_fit
 from clearhead.training.tasks import TASKS, Embed, Framing, Task, task_named
 
@@ -66,7 +61,7 @@ def import_model(
     dtype: str = "float32",
     context: int | None = None,
     device: str = "auto",
-    log: Callable[[str], None] = to_stderr,
+    log: Callable[[str], None] = reporting.to_stderr,
 ) -> Run:
     """Import a Hugging Face folder or a GGUF file as a new run folder, and return the run.
 
@@ -89,13 +84,13 @@ def import_model(
     """
     if dtype not in STORED:
         raise OptionError(f"dtype: {dtype!r} cannot be imported; there are {', '.join(STORED)}")
-    chosen_device = choose_device(device)
+    chosen_device = devices.choose_device(device)
     task_names = (*TASKS, Embed.name)
     if task is not None and task not in task_names:
         raise OptionError(f"task: {no_such(task, task_names)}")
     target = Path(os.path.abspath(path))
     check_free(Path(path))
-    check_writable(target)
+    files.check_writable(target)
     read = read_source(source)
     imported, tokens = read.imported, read.tokens
     run_task = make_task(imported, tokens, read.generation, task=task, context=context)
@@ -139,8 +134,8 @@ def read_source(source: str | Path) -> SourceFiles:
         tokens = read_tokenizer(home, rows_of(imported.spec), start=imported.start, end=end)
         return SourceFiles("Hugging Face", imported, tokens, read_generation(home, imported.config))
     if home.suffix == ".gguf" and home.exists():
-        imported = read_gguf(home)
-        tokens = read_tokenizer_of_gguf(home, rows_of(imported.spec))
+        imported = gguf.read_gguf(home)
+        tokens = gguf_file.read_tokenizer_of_gguf(home, rows_of(imported.spec))
         return SourceFiles("GGUF", imported, tokens, imported.config)
     if home.is_file():
         raise OptionError(f"{source}: is one file of a model, and no .gguf file; give its folder, {home.parent}")
@@ -251,15 +246,12 @@ def write_run(
 ) -> None:
     """Write a run that is in memory as a folder: beside its place, and renamed once it is whole."""
     try:
-        with replacing_folder(target) as partial:
-            folder = RunFolder(partial)
-            claim(folder)
-            folder.describe(imported.spec, task, chat=chat)
+        with files.replacing_folder(target) as partial:
+            claiming.write_imported(
+                RunFolder(partial), imported.spec, task, checkpoints.named_tensors(model), origin, chat=chat
+            )
             if imported.pooler:
                 write_pooler(partial, imported.pooler)
-            folder.checkpoints.create()
-            folder.checkpoints.save(0, named_tensors(model), {}, {**UNTRAINED, "finished": True})
-            folder.begin(origin)
     except (OSError, RunError) as error:
         raise RunError(f"{target}: the run could not be written, and nothing was left there ({error})") from None
 
@@ -288,7 +280,7 @@ def fetch_from_hub(source: str, *, cache: Path | None = None) -> Path:
     name = source.removeprefix(PREFIX)
     if not NAME.fullmatch(name):
         raise OptionError(f"{source}: expected {PREFIX}ORG/NAME, such as {PREFIX}HuggingFaceTB/SmolLM2-135M")
-    hub = import_peer("huggingface_hub")
+    hub = extras.import_peer("huggingface_hub")
     repository, _, revision = name.partition("@")
     for weights in (WEIGHTS, PICKLED):
         try:

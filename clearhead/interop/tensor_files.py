@@ -15,14 +15,14 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, unreadable
 from clearhead.files import is_inside, is_plain_name, read_json
 
 CONVERT = (
@@ -261,7 +261,6 @@ def read_object(home: Path, name: str) -> dict[str, Any]:
     return content
 
 
-@final
 class Tensors(Mapping[str, Tensor]):
     """The tensors of a folder by name, each read when it is asked for."""
 
@@ -301,10 +300,8 @@ class Tensors(Mapping[str, Tensor]):
             if not path.is_file():
                 raise OptionError(f"{path}: there is no such file")
             if path.suffix == ".safetensors":
-                try:
+                with unreadable(path, SafetensorError, error=OptionError):
                     self.files[file] = self.stack.enter_context(safe_open(path, framework="pt"))
-                except (OSError, SafetensorError) as error:
-                    raise OptionError(f"{path}: cannot be read ({error!s:.300})") from None
             else:
                 self.files[file] = read_archive(path)
         return self.files[file]

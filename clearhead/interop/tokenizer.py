@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tokenizers as library
 
 from clearhead.bounds import TEMPLATE_BYTES
-from clearhead.errors import DataError, OptionError
+from clearhead.errors import DataError, OptionError, unreadable
 from clearhead.files import read_bytes
 from clearhead.interop.tables import Config
 from clearhead.interop.tensor_files import file_in, read_object
@@ -216,10 +216,8 @@ def read_template(home: Path, settings: Config, names: Mapping[str, str]) -> Cha
     """Read the chat template: of its own file, or of tokenizer_config.json, of several there the `default`."""
     path = file_in(home, TEMPLATE)
     if path.exists():
-        try:
+        with unreadable(path, UnicodeDecodeError, error=OptionError):
             return checked_template(read_bytes(path, most=TEMPLATE_BYTES).decode(), names, str(path))
-        except (OSError, UnicodeDecodeError) as error:
-            raise OptionError(f"{path}: cannot be read ({error})") from None
     template = settings.get("chat_template")
     if isinstance(template, list):
         several = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, unreadable
 from clearhead.interop.architectures.base import expect, expect_heads, norm, pairs
 from clearhead.interop.tables import TensorRow, fill, unplaced_error
 from clearhead.interop.tensor_files import read_archive
@@ -82,10 +82,8 @@ def read_torch_state_dict(
 def load_state_dict(path: Path) -> dict[str, Tensor]:
     if path.suffix != ".safetensors":
         return read_archive(path)
-    try:
+    with unreadable(path, SafetensorError, error=OptionError):
         return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise OptionError(f"{path}: cannot be read ({error!s:.300})") from None
 
 
 def torch_rows(spec: Spec, module: str) -> Iterator[TensorRow]:

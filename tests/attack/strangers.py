@@ -23,6 +23,7 @@ from clearhead.circuits import Circuit, Graph, read_circuit, write_circuit
 from clearhead.errors import ClearheadError
 from clearhead.exercises.lesson import find_lesson, lesson_tags
 from clearhead.exercises.progress import Attempts, LearnProgress, hand_in, read_progress, write_progress
+from clearhead.experiments.tracing import trace
 from clearhead.interop.run import import_model
 from clearhead.interop.tensor_files import Tensors, read_archive
 from clearhead.model.presets import gpt2
@@ -33,7 +34,6 @@ from clearhead.text.templates import ChatTemplate
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.vectors import read_vectors, vector_size
 from clearhead.training.run import load
-from clearhead.training.tracing import trace
 from tests.attack import changing, forking
 from tests.attack.table import Row, Tries, attack
 from tests.interop import saved_models

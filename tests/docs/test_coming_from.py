@@ -18,7 +18,7 @@ from tests.once import made_once
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = "When Mary and John went to the store, John gave a drink to"
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

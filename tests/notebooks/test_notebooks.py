@@ -28,7 +28,7 @@ def registry():
 @each
 @pytest.mark.slow
 @pytest.mark.plain
-@pytest.mark.usefixtures("registry", "one_thread")
+@pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize("length", ["short", pytest.param("whole", marks=pytest.mark.thorough)])
 def test_every_cell_runs_and_the_pages_appear(path, length, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

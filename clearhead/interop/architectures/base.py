@@ -14,7 +14,7 @@ from torch import Tensor
 from clearhead.attention.heads import Heads
 from clearhead.attention.positions import LinearScaling, Llama3Scaling, NoPosition, Rotary, RotaryScaling, YaRNScaling
 from clearhead.attention.weighting import Softmax
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, errors_as
 from clearhead.interop.tables import Config, TensorRow
 from clearhead.model import GELU, AttentionSpec, FeedForward, NextToken, ReLU, SiLU
 from clearhead.model.sizes import Spec
@@ -83,10 +83,8 @@ class Architecture:
         OptionError names the part that the architecture cannot say. `context` is the number of tokens of the longest
         text where the spec does not say it, because positions are computed.
         """
-        try:
+        with errors_as(OptionError, f"{self.model_type} cannot say this model"):
             config = {"model_type": self.model_type, **self.fields(spec, context)}
-        except OptionError as error:
-            raise OptionError(f"{self.model_type} cannot say this model: {error}") from None
         again = self.spec(Config(config, f"{self.model_type} config"))
         for path, ours, theirs in differences(plain(spec), plain(again), "spec"):
             raise OptionError(

@@ -26,10 +26,10 @@ from clearhead.model import GELU, Classes
 from clearhead.model.int8 import dequantize
 from clearhead.model.presets import Size, bert
 from clearhead.model.sizes import Spec
+from clearhead.model.variants import map_blocks
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Recipe
 from clearhead.training.run import Run, load
-from clearhead.training.variants import map_blocks
 
 __all__ = ["FORMATS", "ExportFigures", "Exported", "Format", "blocks_by_format", "check_exportable", "export"]
 

@@ -7,19 +7,18 @@ has beyond them is refused by name. Positions are always written as a table, sin
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast, final
+from typing import Any, NamedTuple, cast
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from clearhead import extras, files
 from clearhead.attention.heads import Heads
 from clearhead.attention.positions import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
 from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
-from clearhead.extras import import_peer
-from clearhead.files import write_json
 from clearhead.interop.export import base
 from clearhead.interop.export.ctranslate2_peer import EncoderPeer, GeneratorPeer, TranslatorPeer
 from clearhead.interop.export.format import Format, Peer
@@ -39,7 +38,6 @@ LEAST_POSITIONS = 1024
 """Positions that a sinusoidal table has at least."""
 
 
-@final
 class CTranslate2(Format):
     """A folder that `ctranslate2.Translator`, `Generator` or `Encoder` opens."""
 
@@ -52,7 +50,7 @@ class CTranslate2(Format):
         return list(dict.fromkeys([*blocked(spec), *base.blocked_segments(spec, task)]))
 
     def write(self, run: Run, folder: Path, quantization: str) -> None:
-        peer = import_peer("ctranslate2")
+        peer = extras.import_peer("ctranslate2")
         spec, model, weights = base.spec_of(run), cast(Any, run.model), base.ModelTensors(run.model)
         check_positions_counted(run)
         writer = Writer(peer, weights, run.task.context)
@@ -80,7 +78,7 @@ class CTranslate2(Format):
         theirs.optimize(quantization=None if quantization == "float32" else quantization)
         theirs.save(str(folder))
         if options := decoding_options(run):
-            write_json(folder / OPTIONS, options)
+            files.write_json(folder / OPTIONS, options)
 
     def open(self, run: Run, folder: Path, quantization: str) -> Peer:
         model = run.model

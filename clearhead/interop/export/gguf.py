@@ -64,7 +64,7 @@ class Gguf(Format):
         writer.add_name(run.folder.path.resolve().name)
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
         writer.add_file_type(getattr(gguf.LlamaFileType, FILE_TYPES[quantization]))
-        for name, tensor in renamed_tensors(run, written).items():
+        for name, tensor in renamed_tensors(run.model, written).items():
             data, kind = quantized(gguf, tensor, quantization)
             writer.add_tensor(name, data, raw_dtype=kind)
         writer.write_header_to_file()
@@ -108,6 +108,13 @@ def check_fixed(family: Family, config: Mapping[str, Any]) -> None:
 
 def metadata_of(run: Run, written: GgufModel) -> dict[str, Any]:
     """Return the metadata: the model's sizes, the tokeniser and its special tokens."""
+    tokenizer_config = json.loads(run.tokenizer.to_json())
+    tokens = tokenizer_metadata(tokenizer_config, token_names(run.tokenizer))
+    return size_metadata(written) | tokens | special_metadata(run)
+
+
+def size_metadata(written: GgufModel) -> dict[str, Any]:
+    """Return the metadata that say the model's sizes."""
     family, config = written.family, written.expression.config
     rope = config.get("rope_parameters") or {}
     settings = {**config, "rope_theta": config.get("rope_theta", rope.get("rope_theta", 10_000.0))}
@@ -122,8 +129,7 @@ def metadata_of(run: Run, written: GgufModel) -> dict[str, Any]:
             f"{family.name}.rope.dimension_count": head_dim,
             f"{family.name}.vocab_size": settings["vocab_size"],
         }
-    tokenizer_config = json.loads(run.tokenizer.to_json())
-    return named | tokenizer_metadata(tokenizer_config, token_names(run.tokenizer)) | special_metadata(run)
+    return named
 
 
 def special_metadata(run: Run) -> dict[str, Any]:
@@ -162,12 +168,12 @@ def add_value(writer: Any, key: str, value: Any) -> None:
         writer.add_array(key, value)
 
 
-def renamed_tensors(run: Run, written: GgufModel) -> dict[str, Tensor]:
+def renamed_tensors(model: Any, written: GgufModel) -> dict[str, Tensor]:
     """Return the tensors by GGUF's names, laid out as llama.cpp has them."""
     family, config = written.family, Config(written.expression.config, "config.json")
     rename = tensor_names(family, config.count(family.counts["block_count"]))
     renamed: dict[str, Tensor] = {}
-    for name, tensor in their_tensors(run.model, written.expression).items():
+    for name, tensor in their_tensors(model, written.expression).items():
         theirs = rename(name)
         if theirs is None:
             raise OptionError(f"gguf: there is no name for {name} in {family.name}")
