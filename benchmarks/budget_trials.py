@@ -56,7 +56,7 @@ def write_recipe(data: Path, text: str, minutes: float, chosen: dict[str, Any], 
     from clearhead.text.sources import Aligned
     from clearhead.training.recipe import CLASSES, Batching, Budget, Checkpointing, Machine
     from clearhead.training.schedules import CosineDecay, Last
-    from clearhead.training.variants import default_recipe
+    from clearhead.training.tasks import default_recipe
 
     (source, target), (dev_source, dev_target) = files(data, text, 0), files(data, text, 1)
     corpus = Corpus(

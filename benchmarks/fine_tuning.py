@@ -30,11 +30,12 @@ from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Documents, Table
 from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.folder import RunFolder
-from clearhead.training.recipe import Budget, Checkpointing, Machine, Recipe, encoder
+from clearhead.training.recipe import Budget, Checkpointing, Machine, Recipe
 from clearhead.training.run import Run, load
 from clearhead.training.schedules import CosineDecay
+from clearhead.training.tasks import default_recipe
+from clearhead.training.tasks.learning import encoder
 from clearhead.training.train import train
-from clearhead.training.variants import default_recipe
 
 WAYS = ("scratch", "whole", "lora")
 

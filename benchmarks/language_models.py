@@ -44,9 +44,10 @@ def write_nanogpt(train: Path, held: Path, minutes: float, device: str, path: Pa
     from clearhead.serialization import to_json
     from clearhead.text.encoding import Corpus
     from clearhead.text.sources import Documents
-    from clearhead.training.recipe import CLASSES, Batching, Budget, Checkpointing, Machine, Optimizer, decoder
+    from clearhead.training.recipe import CLASSES, Batching, Budget, Checkpointing, Machine, Optimizer
     from clearhead.training.schedules import CosineDecay
-    from clearhead.training.variants import default_recipe
+    from clearhead.training.tasks import default_recipe
+    from clearhead.training.tasks.learning import decoder
 
     on_cpu = device == "cpu"
     size, context, rows = (Size(4, 128, 4, 4, 512), 64, 12) if on_cpu else (Size(6, 384, 6, 6, 1536), 256, 64)

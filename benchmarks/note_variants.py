@@ -28,9 +28,8 @@ from clearhead.text.sources import Aligned
 from clearhead.training.recipe import Budget, Checkpointing, Machine, Recipe
 from clearhead.training.reporting import replace_nonfinite
 from clearhead.training.schedules import InverseSqrt
-from clearhead.training.tasks import Translate
+from clearhead.training.tasks import Translate, default_recipe
 from clearhead.training.train import train
-from clearhead.training.variants import default_recipe
 
 VARIANTS: Mapping[str, Mapping[str, str]] = {
     "pre-norm": {"block": "pre"},

@@ -24,14 +24,15 @@ from clearhead.model.presets import Size
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe, decoder
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.reporting import read_metrics
 from clearhead.training.resume import resume
 from clearhead.training.run import Run, load
 from clearhead.training.schedules import CosineDecay, Ema, InverseSqrt, Last
 from clearhead.training.scores import score_classes, score_translations
+from clearhead.training.tasks import default_recipe
+from clearhead.training.tasks.learning import decoder
 from clearhead.training.train import train
-from clearhead.training.variants import default_recipe
 
 TESTS = ("val", "test_2016_flickr", "test_2017_flickr", "test_2017_mscoco")
 

@@ -117,8 +117,8 @@ def through_frames(job: Job) -> Job:
     return frame["job"]
 
 
-Result = tuple[Tally, Counter[str], list[str]]
-"""How results compare, what happened, and what was different."""
+Result = tuple[Tally, Counter[str], list[str], list[str]]
+"""How results compare, what happened, and what was different, or a tie."""
 
 
 def run(count: int, dtype: torch.dtype, seed: int, *, grammars: bool) -> Result:
@@ -133,7 +133,8 @@ def run(count: int, dtype: torch.dtype, seed: int, *, grammars: bool) -> Result:
         tokens=TOKENS,
     )
     requests = itertools.chain.from_iterable(Requests(seed, grammars=grammars))
-    draw, tally, facts, different = random.Random(seed + 1), Tally(), Counter[str](), list[str]()
+    draw, tally, facts = random.Random(seed + 1), Tally(), Counter[str]()
+    different, ties = list[str](), list[str]()
     running: dict[int, Job] = {}
     while facts["requests"] < count:
         while facts["requests"] + len(running) < count and batch.waiting < SLOTS and draw.random() < 0.6:
@@ -151,10 +152,13 @@ def run(count: int, dtype: torch.dtype, seed: int, *, grammars: bool) -> Result:
                 facts.update(kinds_of(job))
                 if comparison.verdict == "different":
                     different.append(f"{job} {comparison}")
+                elif comparison.verdict == "tie":
+                    method, place = type(job.method).__name__, comparison.place
+                    ties.append(f"tie: {method}, at token {place} two choices were {comparison.gap:.1e} apart")
     facts["tokens of prompts read"] = batch.counts.prompt_tokens
     facts["tokens of prompts shared"] = batch.counts.shared_tokens
     facts["steps"] = batch.counts.steps
-    return tally, facts, different
+    return tally, facts, different, ties
 
 
 def kinds_of(job: Job) -> Counter[str]:
@@ -189,17 +193,19 @@ def main() -> None:
     grammars = has_package("llguidance")
     starts = range(0, options.count, A_BATCH)
     batches = [(options.seed + start, min(A_BATCH, options.count - start)) for start in starts]
-    tally, facts, different = Tally(), Counter[str](), list[str]()
+    tally, facts = Tally(), Counter[str]()
+    different, ties = list[str](), list[str]()
     with multiprocessing.get_context("spawn").Pool(options.workers) as workers:
         one_batch = partial(run_batch, dtype=options.dtype, grammars=grammars)
-        for part, part_facts, part_different in workers.imap_unordered(one_batch, batches):
+        for part, part_facts, part_different, part_ties in workers.imap_unordered(one_batch, batches):
             tally.join(part)
             facts.update(part_facts)
             different += part_different
+            ties += part_ties
     print("\n".join(f"{number:>11,}  {kind}" for kind, number in facts.items()))
     if not grammars:
         print("without grammars: llguidance is not installed")
-    print("\n".join(different[:5]))
+    print("\n".join([*different[:5], *ties]))
     print(f"{options.dtype}, {facts['requests']:,} requests, each compared with the same alone: {tally}")
     if different or (options.dtype == "float64" and tally.counts["tie"]):
         raise SystemExit(1)
