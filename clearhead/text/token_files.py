@@ -120,15 +120,21 @@ def read_mds(path: str) -> Iterator[Ids]:
             )
         return found
 
-    samples = (np.ravel(ids) for (ids,) in read_samples(path, choose, ids_decoder))
     gathered: list[Ids] = []
-    for ids in samples:
+    count = 0
+    for (ids,) in read_samples(path, choose, ids_decoder):
         gathered.append(ids)
-        if sum(map(len, gathered)) >= PIECE:
-            yield np.concatenate(gathered)
-            gathered = []
-    if gathered:
-        yield np.concatenate(gathered)
+        count += len(ids)
+        if count >= PIECE:
+            yield as_whole(gathered)
+            gathered, count = [], 0
+    if count:
+        yield as_whole(gathered)
+
+
+def as_whole(samples: list[Ids]) -> Ids:
+    """Return the ids of samples in one array. Each may have a type of its own, and some have only floats in common."""
+    return np.concatenate(samples, dtype=np.int64, casting="unsafe")
 
 
 def read_ids(path: str) -> Iterator[Ids]:
@@ -208,9 +214,10 @@ class TokenFiles(OfPaths):
         for path in self.files:
             number, begun, piece = 1, False, np.empty(0, np.int64)
             for piece in read_ids(path):
-                if int(piece.min()) < 0 or int(piece.max()) >= tokenizer.vocabulary:
+                least, most = int(piece.min()), int(piece.max())
+                if least < 0 or most >= tokenizer.vocabulary:
                     raise DataError(
-                        f"{display_name(path)}: has the id {int(piece.max()):,}, and the tokenizer has "
+                        f"{display_name(path)}: has the id {least if least < 0 else most:,}, and the tokenizer has "
                         f"{tokenizer.vocabulary:,} tokens; give the one that made the ids"
                     )
                 at = 0
