@@ -461,6 +461,7 @@ class CapturedStep:
         if self.update is None:
             self.update = cuda_graphs.capture_graph(train_state.update, self.pool)
         self.update.replay()
+        train_state.optimizer.count_write()
         train_state.fresh = train_state.rounds_at_once
 
 
