@@ -144,7 +144,7 @@ def read_ids(path: str) -> Iterator[Ids]:
         return
     if not path.endswith(".bin"):
         raise DataError(f"{display_name(path)}: is no token file: expected .bin, shards of MDS, or their index.json")
-    here, index = local_path(path), find_beside(path, f"{PurePath(path).stem}.idx")
+    here, index = local_path(path), find_in(folder_of(path), f"{PurePath(path).stem}.idx")
     try:
         ids = read_mapped(here) if index is None else read_megatron(here, index)
     except DataError as error:  # the cache of shards has other names
@@ -158,22 +158,35 @@ def read_mapped(path: str) -> Ids:
     return read_llm_c(path) if magic in LLM_C else read_nanogpt(path)
 
 
-def find_beside(path: str, name: str) -> str | None:
-    """Return where a file can be read that lies beside another; None if there is none."""
-    end = folder_end(path)
-    beside = f"{path[:end]}{path[end : end + 1]}{name}" if end else name
-    if not is_remote(path):
-        return beside if os.path.exists(beside) else None
+def find_in(folder: str | None, name: str) -> str | None:
+    """Return where a file of a folder can be read; None if there is none."""
+    if folder is None:
+        return None
+    if not is_remote(folder):
+        here = os.path.join(folder, name)
+        return here if os.path.exists(here) else None
     try:
-        return local_path(beside)
+        return local_path(f"{folder}/{name}")
     except ShardError:
         raise
     except DataError:  # the store has none
         return None
 
 
-def folder_end(path: str) -> int:
-    return max(path.rfind("/"), path.rfind(os.sep), 0)
+def folder_of(path: str) -> str:
+    return path.rpartition("/")[0] if is_remote(path) else os.path.dirname(path)
+
+
+def folder_above(folder: str) -> str | None:
+    """Return the folder that a folder lies in; None for the top of a store.
+
+    >>> folder_above("s3://bucket/tokens/train"), folder_above("s3://bucket"), folder_above("")
+    ('s3://bucket/tokens', None, '..')
+    """
+    if is_remote(folder):
+        above = folder.rpartition("/")[0]
+        return above if above and not above.endswith("/") else None
+    return os.path.normpath(os.path.join(folder or os.curdir, os.pardir))
 
 
 @final
@@ -200,9 +213,13 @@ class TokenFiles(OfPaths):
 
     def tokenizer_file(self) -> str:
         first = self.files[0]
-        found = find_beside(first, TOKENIZER) or find_beside(first[: folder_end(first)], TOKENIZER)
+        folder = folder_of(first)
+        found = find_in(folder, TOKENIZER) or find_in(folder_above(folder), TOKENIZER)
         if found is None:
-            raise DataError(f"{first}: put the tokenizer that made its ids beside it, as {TOKENIZER}")
+            raise DataError(
+                f"{display_name(first)}: put the tokenizer that made its ids beside it, as {TOKENIZER}, or into the "
+                "folder above"
+            )
         return found
 
     def tokenizer(self) -> Tokenizer:
