@@ -122,9 +122,17 @@ def split_sample(sample: bytes, columns: Sequence[MdsColumn]) -> list[bytes]:
 def text_decoder(encoding: str) -> Decode | None:
     """Return what makes a text or a number of a column, None for other things."""
     if encoding in ("str", "str_int", "str_float", "str_decimal"):
-        return bytes.decode
+        return decode_text
     width = (WIDTHS | FLOATS).get(encoding)
     return None if width is None else lambda raw: np.frombuffer(raw, width).item()
+
+
+def decode_text(raw: bytes) -> str | bytes:
+    """Return a text; what is no UTF-8 as it is, for its reader to tell of it."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
 
 
 def ids_decoder(encoding: str) -> Decode | None:
