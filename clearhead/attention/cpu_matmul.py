@@ -11,6 +11,7 @@ the rows are the right one (`few_rows`); a single row is doubled for that, since
 docs/decisions/0006 has those figures.
 """
 
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
@@ -156,21 +157,25 @@ class PackedMatrix:
     def __init__(self, weights: Sequence[Tensor]) -> None:
         self.weight = weights[0].detach() if len(weights) == 1 else torch.cat([one.detach() for one in weights])
         self.packed: Tensor | None = None
+        self.packed_bytes = 0
 
     def __call__(
         self, x: Float[Tensor, "row d_in"], bias: Float[Tensor, "d_out"] | None = None
     ) -> Float[Tensor, "row d_out"]:
         if self.packed is None:
-            self.packed = self.pack()
+            with CHANGING:
+                if self.packed is None:
+                    self.packed = self.weight = self.pack()  # several, side by side, are not needed any more
         return torch.ops.mkldnn._linear_pointwise.default(x, self.packed, bias, "none", [], "")
 
     def pack(self) -> Tensor:
         """Return the matrix in oneDNN's order; as it is if the copies that there are take their share of memory."""
         room = SHARE * machine_memory()
         kept = [entry.matrix for matrices in MATRICES.values() for entry in matrices.values()]
-        taken = sum(one.weight.nbytes for one in kept if isinstance(one, PackedMatrix) and one.packed is not None)
+        taken = sum(one.packed_bytes for one in kept if isinstance(one, PackedMatrix))
         if taken + self.weight.nbytes > room:
             return self.weight
+        self.packed_bytes = self.weight.nbytes
         return torch.ops.mkldnn._reorder_linear_weight(self.weight, ROWS)
 
 
@@ -190,6 +195,8 @@ class CachedMatrix:
 MATRICES: WeakKeyDictionary[nn.Module, dict[int, CachedMatrix]] = WeakKeyDictionary()
 """The matrices that were made last for a module, by how many tensors they are made of. They are kept here, so that
 modules are copied and saved without them."""
+CHANGING = threading.Lock()
+"""Held while MATRICES is changed, and while a matrix is packed: models are decoded in several threads."""
 
 
 def find_matrix(owner: nn.Module, tensors: Sequence[Tensor], kind: Hashable, make: Callable[[], MatrixT]) -> MatrixT:
@@ -197,11 +204,32 @@ def find_matrix(owner: nn.Module, tensors: Sequence[Tensor], kind: Hashable, mak
     written to, or another kind is asked for.
     """
     stamp = kind, [stamp_of(tensor) for tensor in tensors]
-    cached = MATRICES.setdefault(owner, {})
-    entry = cached.get(len(tensors))
+    with CHANGING:
+        entry = MATRICES.setdefault(owner, {}).get(len(tensors))
     if entry is None or entry.stamp != stamp:
-        entry = cached[len(tensors)] = CachedMatrix(stamp, [tensor.detach() for tensor in tensors], make())
+        entry = CachedMatrix(stamp, [tensor.detach() for tensor in tensors], make())
+        with CHANGING:
+            MATRICES[owner][len(tensors)] = entry
     return entry.matrix
+
+
+def find_packed(owner: nn.Module, weights: Sequence[Tensor]) -> PackedMatrix:
+    """Return a module's weights as a packed matrix. Their values are looked at, once a decoding: a fused optimizer,
+    NumPy and what goes by `.data` write to a tensor without counting, and in inference mode nothing is counted.
+    """
+    values = tuple(map(checksum, weights))
+    return find_matrix(owner, weights, (PackedMatrix, values), lambda: PackedMatrix(weights))
+
+
+def checksum(weight: Tensor) -> int:
+    """Return a number that is another one for other values: a hash of the sums of each row's bits, as whole numbers.
+
+    It takes as long as to read the matrix once. To pack it takes ten times as long.
+    """
+    rows, begin = weight.detach(), weight.storage_offset()
+    whole = rows.is_contiguous() and all(n * rows.itemsize % 8 == 0 for n in (begin, rows.shape[1]))
+    bits = rows.view(torch.int64) if whole else rows.double()
+    return hash(bits.sum(1).numpy().tobytes())
 
 
 def stamp_of(tensor: Tensor) -> tuple[int, int]:

@@ -113,8 +113,8 @@ def compare(
 
 def numbers(text: str) -> list[int]:
     parts = split(text)
-    if not parts or not all(part.isdecimal() for part in parts):
-        raise WordError("seeds", f"whole numbers with commas between them, such as 1,2,3; came {text!r}")
+    if not parts or not all(part.isdecimal() and len(part) <= 20 for part in parts):
+        raise WordError("seeds", f"whole numbers below 2^64 with commas between, such as 1,2,3; came {text[:80]!r}")
     return list(dict.fromkeys(map(int, parts)))
 
 

@@ -158,8 +158,8 @@ def select_head(n_heads: int, site: str, head: str) -> int | None:
     """Return the index of a head, None for the mean."""
     if head == MEAN:
         return None
-    if not head.isdecimal() or int(head) >= n_heads:
-        raise WordError("head", f"{site} has heads 0 to {n_heads - 1}, and their mean; came {head}")
+    if not head.isdecimal() or len(head) > 9 or int(head) >= n_heads:
+        raise WordError("head", f"{site} has heads 0 to {n_heads - 1}, and their mean; came {head[:40]}")
     return int(head)
 
 

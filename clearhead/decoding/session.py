@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from clearhead.attention.cpu_matmul import FEW, PackedMatrix, can_pack, find_matrix, which_product
+from clearhead.attention.cpu_matmul import FEW, PackedMatrix, can_pack, find_packed, which_product
 from clearhead.attention.mask_numbers import Extent
 from clearhead.attention.modes import autocast_enabled
 from clearhead.calls import public
@@ -161,7 +161,7 @@ class Session:
         self.caches = Caches(decoder.stack, self.clock)
         self.fast_step = self.find_fast_step()
         self.int8_table, self.head = find_int8_table(decoder.output), find_head(decoder.output)
-        self.packed = find_packed(decoder.output)
+        self.packed = find_packed_table(decoder.output)
         position = decoder.embedding.position
         self.encoded = None if position is None else position.at(self.clock.every[: size.columns])
         self.tokens = torch.zeros(size.slots, dtype=torch.long, device=self.device)
@@ -450,11 +450,11 @@ def find_int8_table(output: nn.Module) -> Int8Matrix | None:
     return output.int8_matrix(output.int8_digits) if can_multiply(output.table) else None
 
 
-def find_packed(output: nn.Module) -> PackedMatrix | None:
+def find_packed_table(output: nn.Module) -> PackedMatrix | None:
     """Return the table of an output as a packed matrix, if it is nothing but that and packing pays."""
     if not is_bare(output) or output.int8_digits is not None or not can_pack(output.table):
         return None
-    return find_matrix(output, [output.table], PackedMatrix, lambda: PackedMatrix([output.table]))
+    return find_packed(output, [output.table])
 
 
 def find_head(output: nn.Module) -> FusedLinear | None:

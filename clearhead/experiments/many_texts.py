@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.calls import public
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, unreadable
 from clearhead.experiments.tracing import trace
 from clearhead.tracing import Effect, Readings, Trace, effects, readings, recording, trace_model
 from clearhead.tracing.names import names_of
@@ -102,8 +102,8 @@ def read_texts(texts: TextSource) -> Iterable[Text]:
         path = Path(texts)
         if not path.is_file():
             raise OptionError(f"texts: expected a list of texts, or a file with one a line; there is no file {path}")
-        with path.open(encoding="utf-8") as lines:
-            return list(islice((line.strip() for line in lines if line.strip()), MOST_TEXTS))
+        with unreadable(path, UnicodeDecodeError, error=OptionError), path.open(encoding="utf-8") as lines:
+            texts = list(islice((line.strip() for line in lines if line.strip()), MOST_TEXTS))
     if not texts:
         raise OptionError("texts: expected at least one; came none")
     return texts

@@ -26,7 +26,7 @@ from jaxtyping import Float, Int8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.attention.cpu_matmul import PackedMatrix, can_pack, few_rows, find_matrix, is_large
+from clearhead.attention.cpu_matmul import can_pack, few_rows, find_packed, is_large
 from clearhead.attention.heads import WholeMap, alike, is_hooked, joinable
 from clearhead.taps import Tapped
 
@@ -159,8 +159,7 @@ def join_linears(maps: Sequence[nn.Linear]) -> FastStep:
     biases: list[Tensor] = [part.bias for part in maps if part.bias is not None]
     bias = torch.cat(biases) if biases else None
     if can_pack(*weights):
-        matrix = find_matrix(first, weights, PackedMatrix, lambda: PackedMatrix(weights))
-        return functools.partial(matrix, bias=bias)
+        return functools.partial(find_packed(first, weights), bias=bias)
     return multiply_by(weights[0] if len(weights) == 1 else torch.cat(weights), bias)
 
 

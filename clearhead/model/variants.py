@@ -306,9 +306,9 @@ def with_window(spec: Spec, text: str) -> Spec:
 
 
 def parse_whole(option: str, text: str) -> int:
-    """Return the whole number, 1 or more, that an option was given as text."""
-    if not text.isdecimal() or int(text) < 1:
-        raise OptionError(f"{option}: expected a whole number, 1 or more; came {text!r}")
+    """Return the whole number, from 1 to a billion, that an option was given as text."""
+    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
+        raise OptionError(f"{option}: expected a whole number from 1 to 999,999,999; came {text[:40]!r}")
     return int(text)
 
 

@@ -309,6 +309,44 @@ class Unpacked(RawIOBase):
         return size
 
 
+class Streams(RawIOBase):
+    """What bzip2 or xz has packed, one stream after another, perhaps with zeros between. Python's own files end without
+    a word before a stream whose first bytes are damaged.
+    """
+
+    def __init__(
+        self, packed: BufferedReader, begin: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]
+    ) -> None:
+        self.packed, self.begin, self.stream = packed, begin, begin()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        text = b""
+        while not text:
+            given = b""
+            if self.stream.eof:
+                given = self.skip_zeros()
+                if not given:
+                    return 0
+                self.stream = self.begin()
+            elif self.stream.needs_input:
+                given = self.packed.read1(BUFFER)
+                if not given:
+                    raise EOFError
+            text = self.stream.decompress(given, len(buffer))
+        buffer[: len(text)] = text
+        return len(text)
+
+    def skip_zeros(self) -> bytes:
+        """Return the first bytes after a stream and the zeros that may follow it; none at the end of the file."""
+        rest = self.stream.unused_data.lstrip(b"\0")
+        while not rest and (more := self.packed.read1(BUFFER)):
+            rest = more.lstrip(b"\0")
+        return rest
+
+
 def unpack_zstd(packed: BufferedReader) -> Any:
     """Return the text of a zstd file, by pyarrow: Python has it from 3.14 on."""
     if not has_package("pyarrow"):
@@ -320,8 +358,11 @@ def unpack_zstd(packed: BufferedReader) -> Any:
 
 PACKINGS: dict[str, tuple[re.Pattern[bytes], Callable[[BufferedReader], Any]]] = {
     "gzip": (re.compile(rb"\x1f\x8b"), lambda packed: gzip.GzipFile(fileobj=packed, mode="rb")),
-    "bzip2": (re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"), bz2.BZ2File),
-    "xz": (re.compile(rb"\xfd7zXZ\x00"), lzma.LZMAFile),
+    "bzip2": (
+        re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"),
+        lambda packed: Streams(packed, bz2.BZ2Decompressor),
+    ),
+    "xz": (re.compile(rb"\xfd7zXZ\x00"), lambda packed: Streams(packed, lzma.LZMADecompressor)),
     "zstd": (re.compile(rb"\x28\xb5\x2f\xfd"), unpack_zstd),
 }
 """How files are packed: what such a file begins with, and what unpacks it."""
@@ -331,7 +372,7 @@ PAIRS = (b"\x1f\x8b", b"BZ", b"\xfd7", b"\x28\xb5")
 
 
 @contextmanager
-def open_text(path: str) -> Iterator[BufferedIOBase]:
+def open_text(path: str, *, unpack: bool = True) -> Iterator[BufferedIOBase]:
     """Open the bytes of a file, unpacked; whatever goes wrong while it is open is a DataError that names it."""
     name = display_name(path)
     try:
@@ -339,7 +380,7 @@ def open_text(path: str) -> Iterator[BufferedIOBase]:
             head = raw.read(2)
             head += raw.read(HEAD - 2) if head in PAIRS else b""
             again = Again(head, raw)
-            packing = next((one for one, (begins, _) in PACKINGS.items() if begins.match(head)), None)
+            packing = next((one for one, (begins, _) in PACKINGS.items() if unpack and begins.match(head)), None)
             yield BufferedReader(again if packing is None else Unpacked(again, packing, name), BUFFER)
     except OSError as error:
         raise DataError(f"{name}: {reason(error)}") from error

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from clearhead import files, serialization
 from clearhead.errors import DataError, RunError
-from clearhead.text.lines import display_name, open_text
+from clearhead.text.lines import PACKED_NAME, display_name, open_text
 
 SHARD = re.compile(r"\.mds(\.\w+)?$")
 """How the name of a shard ends."""
@@ -54,7 +54,8 @@ def read_samples(
     name = display_name(path)
     if path.endswith((".br", ".snappy")):
         raise DataError(f"{name}: shards packed with Brotli or Snappy are not read; pack them with zstd, gzip or bzip2")
-    with open_text(path) as stream:
+    # A shard is packed if its name says so: the first bytes of others are how many samples there are, such as 1F 8B.
+    with open_text(path, unpack=PACKED_NAME.search(path) is not None) as stream:
         columns, sizes = read_head(stream, name)
         names = [column.name for column in columns]
         chosen = [columns[names.index(each)] for each in choose(names)]
@@ -89,6 +90,8 @@ def read_head(stream: BufferedIOBase, name: str) -> tuple[list[MdsColumn], NDArr
         fields = [serialization.check_type(found.get(key), hint, key) for key, hint in CONFIG.items()]
         if len(set(map(len, fields))) > 1:
             raise ValueError("its columns have not as many names, encodings and sizes")
+        if any(size is not None and size < 0 for size in fields[-1]):
+            raise ValueError("a column has a size below 0")
         return [MdsColumn(*each) for each in zip(*fields, strict=True)], sizes
     except (ValueError, RunError) as error:
         raise DataError(f"{name}: is no shard of MDS: {error}") from None
@@ -119,9 +122,17 @@ def split_sample(sample: bytes, columns: Sequence[MdsColumn]) -> list[bytes]:
 def text_decoder(encoding: str) -> Decode | None:
     """Return what makes a text or a number of a column, None for other things."""
     if encoding in ("str", "str_int", "str_float", "str_decimal"):
-        return bytes.decode
+        return decode_text
     width = (WIDTHS | FLOATS).get(encoding)
     return None if width is None else lambda raw: np.frombuffer(raw, width).item()
+
+
+def decode_text(raw: bytes) -> str | bytes:
+    """Return a text; what is no UTF-8 as it is, for its reader to tell of it."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
 
 
 def ids_decoder(encoding: str) -> Decode | None:

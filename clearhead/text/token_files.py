@@ -120,15 +120,21 @@ def read_mds(path: str) -> Iterator[Ids]:
             )
         return found
 
-    samples = (np.ravel(ids) for (ids,) in read_samples(path, choose, ids_decoder))
     gathered: list[Ids] = []
-    for ids in samples:
+    count = 0
+    for (ids,) in read_samples(path, choose, ids_decoder):
         gathered.append(ids)
-        if sum(map(len, gathered)) >= PIECE:
-            yield np.concatenate(gathered)
-            gathered = []
-    if gathered:
-        yield np.concatenate(gathered)
+        count += len(ids)
+        if count >= PIECE:
+            yield as_whole(gathered)
+            gathered, count = [], 0
+    if count:
+        yield as_whole(gathered)
+
+
+def as_whole(samples: list[Ids]) -> Ids:
+    """Return the ids of samples in one array. Each may have a type of its own, and some have only floats in common."""
+    return np.concatenate(samples, dtype=np.int64, casting="unsafe")
 
 
 def read_ids(path: str) -> Iterator[Ids]:
@@ -138,7 +144,7 @@ def read_ids(path: str) -> Iterator[Ids]:
         return
     if not path.endswith(".bin"):
         raise DataError(f"{display_name(path)}: is no token file: expected .bin, shards of MDS, or their index.json")
-    here, index = local_path(path), find_beside(path, f"{PurePath(path).stem}.idx")
+    here, index = local_path(path), find_in(folder_of(path), f"{PurePath(path).stem}.idx")
     try:
         ids = read_mapped(here) if index is None else read_megatron(here, index)
     except DataError as error:  # the cache of shards has other names
@@ -152,22 +158,35 @@ def read_mapped(path: str) -> Ids:
     return read_llm_c(path) if magic in LLM_C else read_nanogpt(path)
 
 
-def find_beside(path: str, name: str) -> str | None:
-    """Return where a file can be read that lies beside another; None if there is none."""
-    end = folder_end(path)
-    beside = f"{path[:end]}{path[end : end + 1]}{name}" if end else name
-    if not is_remote(path):
-        return beside if os.path.exists(beside) else None
+def find_in(folder: str | None, name: str) -> str | None:
+    """Return where a file of a folder can be read; None if there is none."""
+    if folder is None:
+        return None
+    if not is_remote(folder):
+        here = os.path.join(folder, name)
+        return here if os.path.exists(here) else None
     try:
-        return local_path(beside)
+        return local_path(f"{folder}/{name}")
     except ShardError:
         raise
     except DataError:  # the store has none
         return None
 
 
-def folder_end(path: str) -> int:
-    return max(path.rfind("/"), path.rfind(os.sep), 0)
+def folder_of(path: str) -> str:
+    return path.rpartition("/")[0] if is_remote(path) else os.path.dirname(path)
+
+
+def folder_above(folder: str) -> str | None:
+    """Return the folder that a folder lies in; None for the top of a store.
+
+    >>> folder_above("s3://bucket/tokens/train"), folder_above("s3://bucket"), folder_above("")
+    ('s3://bucket/tokens', None, '..')
+    """
+    if is_remote(folder):
+        above = folder.rpartition("/")[0]
+        return above if above and not above.endswith("/") else None
+    return os.path.normpath(os.path.join(folder or os.curdir, os.pardir))
 
 
 @final
@@ -194,9 +213,13 @@ class TokenFiles(OfPaths):
 
     def tokenizer_file(self) -> str:
         first = self.files[0]
-        found = find_beside(first, TOKENIZER) or find_beside(first[: folder_end(first)], TOKENIZER)
+        folder = folder_of(first)
+        found = find_in(folder, TOKENIZER) or find_in(folder_above(folder), TOKENIZER)
         if found is None:
-            raise DataError(f"{first}: put the tokenizer that made its ids beside it, as {TOKENIZER}")
+            raise DataError(
+                f"{display_name(first)}: put the tokenizer that made its ids beside it, as {TOKENIZER}, or into the "
+                "folder above"
+            )
         return found
 
     def tokenizer(self) -> Tokenizer:
@@ -208,9 +231,10 @@ class TokenFiles(OfPaths):
         for path in self.files:
             number, begun, piece = 1, False, np.empty(0, np.int64)
             for piece in read_ids(path):
-                if int(piece.min()) < 0 or int(piece.max()) >= tokenizer.vocabulary:
+                least, most = int(piece.min()), int(piece.max())
+                if least < 0 or most >= tokenizer.vocabulary:
                     raise DataError(
-                        f"{display_name(path)}: has the id {int(piece.max()):,}, and the tokenizer has "
+                        f"{display_name(path)}: has the id {least if least < 0 else most:,}, and the tokenizer has "
                         f"{tokenizer.vocabulary:,} tokens; give the one that made the ids"
                     )
                 at = 0

@@ -99,6 +99,7 @@ class AdamW(torch.optim.AdamW):
     """Torch's AdamW, without the wrappers around its methods.
 
     They keep a compiler away, and import it for that, which takes two seconds. The update is never compiled.
+    Torch's fused kernels do not count their writes, by which caches of weights know that they are old: it is done here.
     """
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -107,6 +108,11 @@ class AdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         inspect.unwrap(torch.optim.AdamW.step)(self)
+        self.count_write()
+
+    def count_write(self) -> None:
+        """Count a write to every parameter, as any other operation in place does."""
+        torch.autograd.graph.increment_version([one for group in self.param_groups for one in group["params"]])
 
 
 class Muon(AdamW):

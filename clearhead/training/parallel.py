@@ -288,12 +288,18 @@ def choose_parallel(recipe: Recipe, processes: Processes, model: nn.Module, devi
 def check_groups(count: int, layout: ParallelLayout) -> None:
     """Raise OptionError where processes cannot be grouped so that each group shares its sequences and layers."""
     same = layout.context * layout.tensor
-    if count % same:
-        asked = [f"{name}={getattr(layout, name)}" for name in ("context", "tensor") if getattr(layout, name) > 1]
+    if count % same == 0:
+        return
+    asked = [f"{name}={getattr(layout, name)}" for name in ("context", "tensor") if getattr(layout, name) > 1]
+    if count == 1:
         raise OptionError(
-            f"parallel: {count} processes cannot be grouped by {' and '.join(asked)}; start a multiple of {same}, or "
-            "choose numbers that divide them"
+            f"parallel: {' and '.join(asked)} takes {same} processes, and one would train alone; start them with "
+            f"--processes {same} or torchrun, or leave out {' and '.join(name.partition('=')[0] for name in asked)}"
         )
+    raise OptionError(
+        f"parallel: {count} processes cannot be grouped by {' and '.join(asked)}; start a multiple of {same}, or "
+        "choose numbers that divide them"
+    )
 
 
 def check_layout(recipe: Recipe, layout: ParallelLayout, count: int) -> None:

@@ -57,11 +57,12 @@ def read_parallel(text: str) -> ParallelLayout:
     items = text.split(",")
     way = cast(ParallelWay, items.pop(0)) if items[0] in get_args(ParallelWay) else "auto"
     named = [item.partition("=") for item in items]
-    counts = {name: int(number) for name, _, number in named if name in ("context", "tensor") and number.isdecimal()}
+    whole = {name: number for name, _, number in named if number.isdecimal() and len(number) < 10}
+    counts = {name: int(number) for name, number in whole.items() if name in ("context", "tensor")}
     if len(counts) < len(items):
         raise OptionError(
             "parallel: auto, ddp or fsdp, and how many processes share a sequence (context) or a layer (tensor), as "
-            f"fsdp,context=2,tensor=2; came {text!r}"
+            f"fsdp,context=2,tensor=2; came {text[:80]!r}"
         )
     layout = ParallelLayout(way, **counts)
     if min(layout.context, layout.tensor) < 1:

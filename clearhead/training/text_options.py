@@ -122,8 +122,8 @@ def check_repeats(way: str, options: TextOptions) -> None:
     if options.repeats is None:
         return
     counts, files = options.repeats.split(","), getattr(options, way) or []
-    if not all(count.strip().isdecimal() and int(count) > 0 for count in counts):
-        raise WordError("repeats", f"takes whole numbers from 1 on, such as 3,1; came {options.repeats!r}")
+    if not all(count.strip().isdecimal() and len(count) < 7 and int(count) > 0 for count in counts):
+        raise WordError("repeats", f"takes whole numbers from 1 to 999,999, such as 3,1; came {options.repeats[:80]!r}")
     if way == "source" and len(options.target or ()) != len(files):
         raise WordError("repeats", "takes as many files with --target as with --source, one beside the other")
     if len(counts) != len(files):

@@ -32,8 +32,8 @@ from clearhead.training.folder_lock import Hold
 from clearhead.training.loop import Trainer, Watcher
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.pacing import LINE
-from clearhead.training.parallel import check_room, check_together
-from clearhead.training.recipe import CLASSES, Recipe
+from clearhead.training.parallel import check_groups, check_room, check_together
+from clearhead.training.recipe import CLASSES, Recipe, read_parallel
 from clearhead.training.recipe_options import recipe_of
 from clearhead.training.reporting import ProgressLine, Stopped, Stopping, phase, to_stderr
 from clearhead.training.run import Run, load
@@ -240,6 +240,7 @@ def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], 
 
 def check_recipe(recipe: Recipe) -> None:
     """Raise for what is wrong with a recipe, as far as it shows before the text is read."""
+    check_groups(current_processes().count, read_parallel(recipe.machine.parallel))
     recipe.corpus.check()
     check_mix(recipe)
     kind, context, given = task_named(recipe.task), recipe.batching.context, recipe.tokenizing.given

@@ -150,8 +150,10 @@ class TrainState:
         # what FSDP gathers comes back.
         gone = machine.compile and machine.activation_checkpointing and not self.parallel.shards
         self.silent = registry.find_silent(model, "supports_bfloat16")
-        self.rounds = self.bfloat16 and self.silent is None and not gone
-        self.assumes_finite = self.silent is None and not machine.compile
+        # A task of the user's own may compute more with what the model says.
+        plain = registry.known_type(type(task)) or registry.says(type(task), "plain_logits", beside="logits")
+        self.rounds = self.bfloat16 and self.silent is None and plain and not gone
+        self.assumes_finite = self.silent is None and plain and not machine.compile
         dtype = torch.bfloat16 if self.rounds else None
         self.averaged = model if isinstance(optimizer.averaging, Unaveraged) else copy.deepcopy(model)
         self.loss_module = BatchLoss(model, task, optimizer, self.parallel.context_group, self.parallel.part)
@@ -461,6 +463,7 @@ class CapturedStep:
         if self.update is None:
             self.update = cuda_graphs.capture_graph(train_state.update, self.pool)
         self.update.replay()
+        train_state.optimizer.count_write()
         train_state.fresh = train_state.rounds_at_once
 
 

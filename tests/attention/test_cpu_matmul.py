@@ -1,5 +1,8 @@
 """oneDNN's products are torch's own, with their gradients; where something else looks on, torch multiplies."""
 
+import sys
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +21,7 @@ from clearhead.attention.cpu_matmul import (
     can_pack,
     few_rows,
     find_matrix,
+    find_packed,
     is_large,
     multiply,
     through,
@@ -234,6 +238,86 @@ def test_a_packed_matrix_is_made_anew_when_its_weight_changes(calls: list[int]) 
     weight.mul_(2)
     second = find_matrix(owner, [weight], PackedMatrix, lambda: PackedMatrix([weight]))
     torch.testing.assert_close(second(x), F.linear(x, weight), rtol=1e-5, atol=1e-4)
+
+
+def write_by_data(weight: Tensor) -> None:
+    weight.data.mul_(2)
+
+
+def write_by_numpy(weight: Tensor) -> None:
+    weight.detach().numpy()[3, 5] += 1
+
+
+def write_by_a_fused_optimizer(weight: Tensor) -> None:
+    weight.grad = torch.ones_like(weight)
+    torch.optim.AdamW([weight], fused=True).step()
+
+
+def exchange_rows(weight: Tensor) -> None:
+    weight.data.copy_(weight.data.flip(0))
+
+
+@pytest.mark.parametrize("write", [write_by_data, write_by_numpy, write_by_a_fused_optimizer, exchange_rows])
+@pytest.mark.parametrize("d_in", [40, 41])
+def test_a_write_that_torch_does_not_count_is_noticed(
+    calls: list[int], write: Callable[[Tensor], None], d_in: int
+) -> None:
+    owner, weights, x = nn.Identity(), [nn.Parameter(torch.randn(24, d_in)) for _ in range(2)], torch.randn(3, d_in)
+    find_packed(owner, weights)(x)
+    assert find_packed(owner, weights) is find_packed(owner, weights)
+    versions = [weight._version for weight in weights]
+    write(weights[1])
+    assert [weight._version for weight in weights] == versions
+    wanted = F.linear(x, torch.cat(weights))
+    torch.testing.assert_close(find_packed(owner, weights)(x), wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_in_inference_mode_writes_are_noticed(calls: list[int]) -> None:
+    with torch.inference_mode():
+        owner, weight, x = nn.Identity(), torch.randn(24, 40), torch.randn(3, 40)
+        find_packed(owner, [weight])(x)
+        weight.mul_(2)
+        torch.testing.assert_close(find_packed(owner, [weight])(x), F.linear(x, weight), rtol=1e-5, atol=1e-4)
+
+
+def test_models_are_packed_in_several_threads(calls: list[int]) -> None:
+    weight, x, problems, over = torch.randn(24, 40), torch.randn(2, 40), list[Exception](), threading.Event()
+    owners = [nn.Identity() for _ in range(200)]  # a long dictionary, which another thread makes longer
+
+    def add() -> None:
+        while not over.is_set():
+            others = [nn.Identity() for _ in range(50)]
+            for owner in others:
+                find_packed(owner, [weight])
+
+    def pack() -> None:
+        try:
+            for owner in owners:
+                find_packed(owner, [weight])(x)
+        except Exception as error:
+            problems.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    adding = threading.Thread(target=add)
+    packing = [threading.Thread(target=pack) for _ in range(3)]
+    try:
+        for thread in (adding, *packing):
+            thread.start()
+        for thread in packing:
+            thread.join()
+    finally:
+        over.set()
+        adding.join()
+        sys.setswitchinterval(interval)
+    assert problems == []
+
+
+def test_matrices_side_by_side_are_not_kept_once_they_are_packed(calls: list[int]) -> None:
+    matrix = packed(calls, [torch.randn(24, 40), torch.randn(8, 40)])
+    joined = weakref.ref(matrix.weight)
+    matrix(torch.randn(2, 40))
+    assert joined() is None
 
 
 def test_what_is_packed(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

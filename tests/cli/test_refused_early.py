@@ -103,6 +103,8 @@ TASKS = {
             "minutes: in 0.001 this model has no time for 20 steps",
         ),
         ("generate", ["--parallel", "fsdp", "--optimizer", "muon", "--processes", "2"], "muon needs whole matrices"),
+        ("generate", ["--parallel", "tensor=2"], "--parallel: tensor=2 takes 2 processes, and one would train alone"),
+        ("generate", ["--parallel", "tensor=" + "9" * 5000], "--parallel: auto, ddp or fsdp, and how many"),
         ("generate", ["--parallel", "context=2", "--processes", "3"], "3 processes cannot be grouped by context=2"),
         (
             "generate",

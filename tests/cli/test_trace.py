@@ -191,6 +191,7 @@ def test_of_a_large_model_the_page_has_the_weights_and_the_reason_is_told(
         ),
         (["--head", "1"], 2, "--head: a head of which attention? Say --site too"),
         (["--site", "decoder.0.cross", "--head", "2"], 2, "decoder.0.cross has heads 0 to 1, and their mean; came 2"),
+        (["--site", "decoder.0.cross", "--head", "9" * 5000], 2, "has heads 0 to 1, and their mean; came 99"),
         (["--site", "decoder.0.cross", "--head", "-1"], 2, "has heads 0 to 1, and their mean; came -1"),
         (["--svg", "no/such/folder/x.svg"], 1, "no/such/folder"),
     ],

@@ -9,6 +9,8 @@ import torch
 
 from clearhead.decoding import Beam, Greedy, Rules, generate, generating, graph_cache, recorded, score, session
 from clearhead.model import presets
+from clearhead.training.optimizers import make_optimizer
+from clearhead.training.recipe import Optimizer
 from tests.covering import few, share_of
 
 RULES = Rules(max_new=12, never=(1,))
@@ -106,9 +108,16 @@ def change_attribute(model):
     model.decoder.stack.blocks[0].around_attention.norm.epsilon = 3.0
 
 
+def train_a_step(model):
+    optimizer = make_optimizer(model, [*model.parameters()], Optimizer(lr=0.1), torch.device("cpu"))
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+
+
 @pytest.mark.parametrize(
     "change",
-    [change_weight, replace_weight, assign_data, replace_module, change_attribute],
+    [change_weight, replace_weight, assign_data, replace_module, change_attribute, train_a_step],
     ids=lambda one: one.__name__,
 )
 @pytest.mark.slow

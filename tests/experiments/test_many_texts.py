@@ -6,7 +6,7 @@ import torch
 import clearhead as ch
 from clearhead.errors import OptionError, PlaceError
 from clearhead.experiments import exciting_texts, mean_effects, mean_readings, repeats
-from clearhead.experiments.many_texts import effects_in
+from clearhead.experiments.many_texts import effects_in, read_texts
 from clearhead.tracing import readings
 from tests.training.small_runs import documents, trained, translating
 
@@ -76,3 +76,17 @@ def test_the_texts_that_excite_a_unit_or_a_head_most_come_first(tmp_path_factory
         exciting_texts(run, TEXTS, at, 9999)
     with pytest.raises(OptionError, match="there is no file"):
         mean_readings(run, "no-such-file.txt")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "expected at least one; came none"),
+        (b" \n\n", "at least one"),
+        ("größe".encode("latin1"), "texts.txt: cannot be read .'utf-8"),
+    ],
+)
+def test_a_file_without_text_is_refused(content, message, tmp_path):
+    (tmp_path / "texts.txt").write_bytes(content)
+    with pytest.raises(OptionError, match=message):
+        read_texts(tmp_path / "texts.txt")

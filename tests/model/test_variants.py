@@ -151,8 +151,9 @@ IMPOSSIBLE = [
         "block: there is no 'mid'; there are pre, post, parallel, sandwich, single-residual, none",
     ),
     ("encoder", {"feed_forward": "tanh"}, "feed_forward: there is no 'tanh'; there are relu"),
-    ("encoder", {"value_rank": "0"}, "value_rank: expected a whole number, 1 or more; came '0'"),
-    ("encoder", {"d_value": "-1"}, "d_value: expected a whole number, 1 or more; came '-1'"),
+    ("encoder", {"value_rank": "0"}, "value_rank: expected a whole number from 1 to 999,999,999; came '0'"),
+    ("encoder", {"d_value": "9" * 5000}, "d_value: expected a whole number from 1 to 999,999,999; came '99"),
+    ("encoder", {"d_value": "-1"}, "d_value: expected a whole number from 1 to 999,999,999; came '-1'"),
     ("encoder", {"depth": "3"}, "'depth' cannot be varied; there are attention, scale, heads"),
     *(
         ("encoder", {"scale": bad}, "scale: expected sqrt, none, or a number above 0")
@@ -213,7 +214,7 @@ def test_a_window_looks_back_in_a_decoder_and_both_ways_in_an_encoder_and_crosse
     assert {block.attention.mask for block in spec.decoder.blocks} == {masks.window(2)}
     assert {block.cross.mask for block in spec.decoder.blocks} == {None}
     assert with_part(spec, "window", "5", context=16).decoder.blocks[0].attention.mask == masks.window(4)
-    with pytest.raises(OptionError, match=r"window: expected a whole number, 1 or more; came 'wide'"):
+    with pytest.raises(OptionError, match=r"window: expected a whole number from 1 to 999,999,999; came 'wide'"):
         with_part(spec, "window", "wide", context=16)
 
 

@@ -159,6 +159,18 @@ def test_a_damaged_packed_file_is_refused(file, packing):
             texts_of(file(content))
 
 
+@pytest.mark.parametrize("packing", ["bzip2", "xz"])
+def test_nothing_after_a_damaged_stream_is_lost_without_a_word(file, packing):
+    """Several streams stand in one file where it was packed in parallel; Python's own files end at such a one."""
+    first, second = (PACK[packing](f"{name}\n".encode()) for name in "ab")
+    assert texts_of(file(first + bytes(8) + second + bytes(4))) == ["a", "b"]
+    for rest in (b"X" + second[1:], b"rest"):
+        with pytest.raises(DataError, match=rf"a\.txt: the {packing} file is damaged"):
+            texts_of(file(first + rest))
+    with pytest.raises(DataError, match=rf"a\.txt: the {packing} file ends too early"):
+        texts_of(file(first + second[:3]))
+
+
 def test_zstd_without_pyarrow_is_named(file, monkeypatch):
     monkeypatch.setattr(lines, "has_package", lambda name: False)
     with pytest.raises(DataError, match=r"a\.txt: cannot be read: zstd takes pyarrow: pip install 'pyarrow"):

@@ -17,6 +17,7 @@ from clearhead.text.token_files import read_ids
 from tests.text.test_lines import PACK
 
 TEXTS = ["one", "größer als zwei", "家"]
+ENDINGS = {"gzip": ".gz", "bzip2": ".bz2", "xz": ".xz", "zstd": ".zstd"}
 COLUMNS = [("label", "uint8", 1), ("text", "str", None), ("value", "str_int", None)]
 
 
@@ -45,7 +46,7 @@ def rows_of(*paths, columns=("text", "label", "value"), problems=None):
 
 @pytest.mark.parametrize("packing", [None, *PACK])
 def test_columns_of_text_and_numbers_are_read(tmp_path, packing):
-    path = tmp_path / f"shard.00000.mds{'.zstd' if packing == 'zstd' else ''}"
+    path = tmp_path / f"shard.00000.mds{ENDINGS[packing] if packing else ''}"
     path.write_bytes(PACK[packing](LABELLED) if packing else LABELLED)
     assert rows_of(path) == [(text, str(i), str(10**i)) for i, text in enumerate(TEXTS)]
     assert rows_of(path, columns=("2",)) == [(text,) for text in TEXTS]
@@ -72,6 +73,25 @@ def test_ids_are_read_from_arrays_and_bytes(tmp_path, monkeypatch, encoding):
     assert pieces == [[1, 2, 3, 4, 5, 600], [7, 8, 9]]
 
 
+def test_a_shard_with_as_many_samples_as_a_gzip_file_begins_with_is_read(tmp_path):
+    path = tmp_path / "shard.00000.mds"
+    path.write_bytes(shard([("tokens", "ndarray:uint8:1", 1)], [(b"\x05",)] * 0x8B1F))
+    assert path.read_bytes()[:2] == b"\x1f\x8b"
+    assert [len(piece) for piece in read_ids(str(path))] == [0x8B1F]
+
+
+def test_samples_without_ids_and_of_different_types_are_read_together(tmp_path):
+    path = tmp_path / "shard.00000.mds"
+    rows = [np.array([], "<u2"), np.array([1, 2], "<u8"), np.array([3], "<i8")]
+    codes = {np.dtype(name): code for code, name in mds.ARRAYS.items()}
+    values = [bytes([codes[row.dtype], 1 << 2, len(row)]) + row.tobytes() for row in rows]
+    path.write_bytes(shard([("tokens", "ndarray", None)], [(value,) for value in values]))
+    [piece] = read_ids(str(path))
+    assert (piece.tolist(), piece.dtype.kind) == ([1, 2, 3], "i")
+    path.write_bytes(shard([("tokens", "ndarray", None)], [(values[0],)] * 3))
+    assert list(read_ids(str(path))) == []
+
+
 def pickled(columns=(("text", "pkl", None),)):
     return shard(columns, [(b"cos\nsystem\n(S'false'\ntR.",)])
 
@@ -87,9 +107,9 @@ def pickled(columns=(("text", "pkl", None),)):
         (shard(COLUMNS, [], version=3), "is no shard of MDS: its header is not of MDS, version 2"),
         (shard(COLUMNS, [], column_sizes="x"), "is no shard of MDS: column_sizes: expected"),
         (shard(COLUMNS, [], column_names=["a"]), "is no shard of MDS: its columns have not as many names"),
+        (shard(COLUMNS, [], column_sizes=[1, None, -1]), "is no shard of MDS: a column has a size below 0"),
         (struct.pack("<3I", 1, 500, 20) + LABELLED, "is no shard of MDS: its samples do not lie one after another"),
         (LABELLED.replace(b"\x03\0\0\0\x01\0\0\0", b"\x09\0\0\0\x01\0\0\0"), "sample 1 is damaged .it has 13 bytes"),
-        (shard([("text", "str", None)], [(b"\xff",)]), "sample 1 is damaged .*utf-8"),
         (pickled(), "column 'text' is of pkl, which is not read here"),
         (shard([("words", "str", None)], [(b"a",)]), "there is no column 'text'; its columns are words"),
     ],
@@ -110,10 +130,10 @@ def test_packings_without_a_reader_are_named(tmp_path):
 
 def test_a_value_that_is_no_text_is_told_with_its_place(tmp_path):
     path = tmp_path / "shard.00000.mds"
-    path.write_bytes(shard([("text", "str", None)], [(b"a",), (b"b\0",)]))
+    path.write_bytes(shard([("text", "str", None)], [(b"a",), (b"b\0",), (b"\xff",), (b"c",)]))
     problems = Problems()
-    assert rows_of(path, columns=("text",), problems=problems) == [("a",)]
-    with pytest.raises(DataError, match=r"shard\.00000\.mds:2: column 'text' holds a NUL"):
+    assert rows_of(path, columns=("text",), problems=problems) == [("a",), ("c",)]
+    with pytest.raises(DataError, match=r"mds:2: column 'text' holds a NUL.*\n.*mds:3: column 'text' is no text but b"):
         problems.settle()
     path.write_bytes(LABELLED)
     with pytest.raises(DataError, match="ids are read from a column tokens or input_ids; it has 'label', "):
@@ -211,7 +231,7 @@ def test_mosaicmls_own_writer_and_reader_agree(tmp_path):
 
 def test_bzip2_is_unpacked_within_its_bound(tmp_path, monkeypatch):
     monkeypatch.setattr("clearhead.bounds.UNPACKED", 100_000)
-    path = tmp_path / "shard.00000.mds"
+    path = tmp_path / "shard.00000.mds.bz2"
     path.write_bytes(bz2.compress(shard([("text", "str", None)], [(b"a" * 900_000,)] * 20)))
     with pytest.raises(DataError, match="it unpacks to more than 100 times its size"):
         rows_of(path, columns=("text",))

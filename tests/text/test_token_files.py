@@ -175,6 +175,40 @@ def test_text_that_is_written_is_read_back(form, prepared, tmp_path, monkeypatch
         ]
 
 
+def test_the_tokenizer_lies_beside_or_in_the_folder_above(tmp_path, monkeypatch):
+    home, folder = tmp_path / "tokens", tmp_path / "tokens" / "deeper"
+    folder.mkdir(parents=True)
+    for path in (home / "train.bin", folder / "train.bin", home / "tokenizer.json"):
+        path.touch()
+    for where, path, found in (
+        (home, "train.bin", "tokenizer.json"),
+        (folder, "train.bin", "../tokenizer.json"),
+        (tmp_path, "tokens/deeper/train.bin", "tokens/tokenizer.json"),
+    ):
+        monkeypatch.chdir(where)
+        assert TokenFiles(paths=(path,)).tokenizer_file() == found
+    assert token_files.folder_of("/train.bin") == "/"  # and not the folder one is in
+
+
+def test_a_store_is_not_asked_for_what_lies_above_it(monkeypatch):
+    """https://host/train.bin has no tokenizer at https://tokenizer.json, which is another machine."""
+    asked = []
+    monkeypatch.setattr(token_files, "local_path", lambda path: asked.append(path) or refuse(path))
+    for path in ("https://host/train.bin", "s3://bucket/tokens/train.bin"):
+        monkeypatch.setattr(TokenFiles, "files", (path,))
+        with pytest.raises(DataError, match="put the tokenizer that made its ids beside it"):
+            TokenFiles(paths=(path,)).tokenizer_file()
+    assert asked == [
+        "https://host/tokenizer.json",
+        "s3://bucket/tokens/tokenizer.json",
+        "s3://bucket/tokenizer.json",
+    ]
+
+
+def refuse(path):
+    raise DataError(f"{path}: there is no such file")
+
+
 def test_token_files_may_lie_in_a_store(prepared, tmp_path, monkeypatch):
     pytest.importorskip("aiohttp")
     monkeypatch.setenv(remote.FOLDER, str(tmp_path / "cache"))

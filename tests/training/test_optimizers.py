@@ -22,6 +22,18 @@ def gpt():
     return presets.gpt2("tiny", vocabulary=40).build()
 
 
+@pytest.mark.parametrize("method", ["adamw", "muon"])
+def test_a_step_is_counted_by_every_weight(method):
+    """Caches of weights go by it: an evaluation decodes with what was packed for the one before."""
+    model = gpt()
+    optimizer = make_optimizer(model, [*model.parameters()], Optimizer(method=method), CPU)
+    for one in model.parameters():
+        one.grad = torch.ones_like(one)
+    before = [one._version for one in model.parameters()]
+    optimizer.step()
+    assert all(one._version > count for one, count in zip(model.parameters(), before, strict=True))
+
+
 @pytest.mark.parametrize("shape", [(3, 8, 8), (1, 5, 12), (2, 12, 5), (1, 1, 4)])
 def test_orthogonalized_matrices_keep_their_directions_and_have_singular_values_near_one(shape):
     torch.manual_seed(1)

@@ -16,6 +16,7 @@ from clearhead.model.variants import map_blocks, with_dropout
 from clearhead.training.distributed import Processes
 from clearhead.training.parallel import check_together, choose_parallel
 from clearhead.training.recipe import FineTuning, Machine
+from clearhead.training.train import train
 from tests.training import small_runs
 from tests.training.tiny import recipe_for
 
@@ -77,6 +78,17 @@ def test_what_goes_with_no_divided_layer_is_refused_by_name(tmp_path):
         choose_parallel(recipe, three, recipe.model.build(), torch.device("cpu"))
     with pytest.raises(OptionError, match="3 processes cannot be grouped by tensor=2; start a multiple of 2"):
         check_together(recipe, 3)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "said"),
+    [("tensor=2", "tensor=2 takes 2"), ("fsdp,context=2,tensor=2", "context=2 and tensor=2 takes 4")],
+)
+def test_one_process_does_not_train_alone_what_several_should(parallel, said, tmp_path):
+    recipe = replace(divided(tmp_path), machine=Machine(device="cpu", parallel=parallel))
+    with pytest.raises(OptionError, match=f"parallel: {said} processes, and one would train alone; start them with"):
+        train(tmp_path / "run", recipe)
+    assert not (tmp_path / "run").exists()
 
 
 def divided(folder):

@@ -73,9 +73,10 @@ WRONG = [
         ("generate", {"text": ["a", "b"], "dev": ["c"], "repeats": weights}, "repeats", message)
         for weights, message in (
             ("1,2,3", "there are 3 numbers, and 2 files with --text: give as many"),
-            ("1,0", "takes whole numbers from 1 on, such as 3,1; came '1,0'"),
-            ("1,-1", "takes whole numbers from 1 on, such as 3,1; came '1,-1'"),
-            ("0.5,", "takes whole numbers from 1 on, such as 3,1; came '0.5,'"),
+            ("1,0", "takes whole numbers from 1 to 999,999, such as 3,1; came '1,0'"),
+            ("1," + "9" * 5000, "takes whole numbers from 1 to 999,999, such as 3,1; came '1,99"),
+            ("1,-1", "takes whole numbers from 1 to 999,999, such as 3,1; came '1,-1'"),
+            ("0.5,", "takes whole numbers from 1 to 999,999, such as 3,1; came '0.5,'"),
         )
     ),
     (

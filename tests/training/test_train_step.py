@@ -268,6 +268,35 @@ def test_a_part_of_the_users_own_is_rounded_for_if_it_says_so(kind, silent):
     assert math.isfinite(learner.totals().nll)
 
 
+class Weighted(Generate):
+    """It computes with logits in float32."""
+
+    def logits(self, model, batch):
+        found = super().logits(model, batch)
+        return found @ torch.eye(found.shape[-1])
+
+
+class Plain(Generate):
+    plain_logits = True
+
+    def logits(self, model, batch):
+        return super().logits(model, batch)
+
+
+class Renamed(Generate):
+    """It leaves logits as they are."""
+
+
+@pytest.mark.parametrize(("kind", "rounds"), [(Weighted, False), (Plain, True), (Renamed, True)])
+def test_a_task_of_the_users_own_may_compute_with_logits_in_float32(kind, rounds):
+    machine = replace(CPU, precision="bfloat16")
+    task = kind(tokenizers=TASK.tokenizers, context=TASK.context)
+    learner = TrainState(built(dtype=torch.float32), task, Optimizer(), machine)
+    assert (learner.rounds, learner.assumes_finite) == (rounds, rounds)
+    learner.step([batch()], 1e-3)
+    assert math.isfinite(learner.totals().nll)
+
+
 def test_on_a_cpu_a_step_is_eager():
     assert learner_of().captured is None
 

@@ -39,7 +39,6 @@ class AskMeans(Question[HeadMeans]):
     """The metrics of a site's heads, or the effects of ablating them, over `texts` or over repeats of random tokens."""
 
     sent: ClassVar = True
-    turn: ClassVar = "weights"
     site: str
     kind: MeanKind = "readings"
     texts: list[str] = field(default_factory=list, metadata={"limits": {"most": MOST_MEANS, "longest": LONGEST_TEXT}})
@@ -108,7 +107,6 @@ class AskExciting(Question[ExcitedTexts]):
     """Of `texts`, those in which a unit of the value `at`, or a head of the attention `at`, is excited most."""
 
     sent: ClassVar = True
-    turn: ClassVar = "weights"
     at: str
     index: int
     texts: list[str] = params.bounded(most=MOST_READ, longest=LONGEST_TEXT)

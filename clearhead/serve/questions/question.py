@@ -33,6 +33,7 @@ class Question(ABC, Generic[Answer]):
     """What it needs: the model; weights of a trace, for seconds; a part of them, for a moment; or files alone.
 
     Each but the last has a queue of its own, so that a tile waits neither for a text that is written nor for readings.
+    Whatever calls a module of the model is of the first: a trace notes and replaces values there, whoever makes them.
     """
 
     @abstractmethod

@@ -140,7 +140,6 @@ class CellMessage(TypedDict):
 class AskCell(TraceQuestion[CellMessage]):
     """Every number of one cell's arithmetic."""
 
-    turn: ClassVar = "part"
     site: str
     head: int
     query: int

@@ -16,6 +16,7 @@ from clearhead.serve.explorer import Explorer
 from clearhead.serve.question_table import QUESTIONS
 from clearhead.serve.questions.circuit import suggest_text
 from clearhead.serve.questions.question import TraceQuestion
+from clearhead.taps import Tapped
 from clearhead.tracing.recording import StoppedError, stopping_when
 from clearhead.training.run import load
 from clearhead.training.tasks.learning import decoder
@@ -312,6 +313,17 @@ def test_the_lines_give_the_answer(name, kind, tmp_path_factory, capsys):
         pytest.skip(f"this run does not answer it: {error}")
     code = ask(explorer, "python", {"question": name, "asked": asked})["python"]
     ROWS[name][1](last_value(code), answer)
+
+
+@pytest.mark.parametrize("kind", [translating, documents])
+@pytest.mark.parametrize("name", [name for name in ROWS if QUESTIONS[name].turn != "model"])
+def test_what_is_answered_beside_the_model_runs_no_part_of_it(name, kind, tmp_path_factory):
+    """What is traced meanwhile replaces values in the model, and keeps those it sees: they are of any thread."""
+    explorer, ids = made(kind, tmp_path_factory)
+    asked, seen = asked_of(kind, name, explorer, ids), set()
+    with torch.nn.modules.module.register_module_forward_pre_hook(lambda module, _: seen.add(module)):
+        ask(explorer, name, asked)
+    assert [module for module in explorer.run.model.modules() if isinstance(module, Tapped) and module in seen] == []
 
 
 @pytest.mark.parametrize("name", ROWS)
