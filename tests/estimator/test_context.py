@@ -1,5 +1,6 @@
 """Sequences that several GPUs share: memory and bytes by hand, and torchtitan's published points."""
 
+import functools
 import math
 from dataclasses import replace
 
@@ -22,8 +23,13 @@ H100 = Rates(matrix_tflops=600 * 1.6, copy_gb_s=2100 * EAGER / COMPILED, memory_
 blocks under FSDP, which the estimator does not count on."""
 
 
+@functools.cache  # a workload keeps the passes that it has measured, which take seconds
+def workload(context):
+    return Workload(spec=LLAMA_8B, source=1, target=32_768 * context)
+
+
 def estimate(context, rates=H100):
-    work = Workload(spec=LLAMA_8B, source=1, target=32_768 * context)
+    work = workload(context)
     job = Job(workload=work, gpus=8, rates=rates, sequences=8 // context, micro=1, context=context)
     return work, job.estimate(FSDP)
 
