@@ -164,7 +164,7 @@ def serve(
     from clearhead.serve.api.routes import Api
     from clearhead.serve.api.served import batched, names_of
     from clearhead.serve.app import Service
-    from clearhead.serve.explorer import Explorer, side_by_side
+    from clearhead.serve.explorer import Explorer, side_by_side, with_own_modules
     from clearhead.serve.explorer_routes import ExplorerPages, check_page
     from clearhead.serve.guard import check_token
     from clearhead.serve.logs import Logs
@@ -197,7 +197,8 @@ def serve(
     )
     services: list[Service] = [api]
     if explore:
-        services.append(ExplorerPages(Explorer(loaded[0]) if len(loaded) == 1 else side_by_side(loaded[0], loaded[1])))
+        first, *others = (with_own_modules(one) for one in loaded[:2])
+        services.append(ExplorerPages(side_by_side(first, others[0]) if others else Explorer(first)))
     server = Server(
         *services,
         host=listening.host,

@@ -1,5 +1,6 @@
 """The explorer: a run, the traces of it that are kept, and the questions about them. It knows nothing of HTTP."""
 
+import copy
 from dataclasses import replace
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -68,6 +69,16 @@ class Explorer:
         if traced is None:
             raise GoneError("this trace is no longer kept: ask for it again, and it is made anew")
         return traced
+
+
+def with_own_modules(run: Run) -> Run:
+    """Return the run with other modules around the same weights.
+
+    A trace replaces values in modules, for every thread that calls them: an API that serves the run beside the explorer
+    would answer as the changed model does.
+    """
+    tensors = {id(tensor): tensor for tensor in (*run.model.parameters(), *run.model.buffers())}
+    return Run(run.folder, run.task, copy.deepcopy(run.model, tensors), run.step)
 
 
 def side_by_side(run: Run, other: Run, budget: AnswerBudget = AnswerBudget()) -> Explorer:

@@ -213,6 +213,11 @@ def test_both_tables_are_served_with_explore(command, classifier, unserved, monk
     (tmp_path / "index.html").write_text("page")
     monkeypatch.setattr(explorer_routes, "STATIC", tmp_path)
     code, out, _ = command(classifier.folder.path, "--port", 0, "--explore", "--host", "0.0.0.0")
-    api, page = out.split()
-    assert (code, page.startswith(f"{api}/"), len(unserved[0].place.token) > 20) == (0, True, True)
+    address, page = out.split()
+    assert (code, page.startswith(f"{address}/"), len(unserved[0].place.token) > 20) == (0, True, True)
     assert [type(one).__name__ for one in unserved[0].services] == ["Api", "ExplorerPages"]
+    api, pages = unserved[0].services
+    [served], explored = [run.model for run in api.runs.values()], pages.explorer.run.model
+    shared = zip(served.parameters(), explored.parameters(), strict=True)
+    assert all(one is other for one, other in shared)
+    assert not {*served.modules()} & {*explored.modules()}

@@ -22,7 +22,7 @@ from clearhead.model.embedding import Embedding
 from clearhead.model.outputs import Classes
 from clearhead.rasp import PROGRAMS
 from clearhead.serve.budget import AnswerBudget, TooMuchError
-from clearhead.serve.explorer import OTHERS_SHARE, TRACES, Explorer, model_bytes, side_by_side
+from clearhead.serve.explorer import OTHERS_SHARE, TRACES, Explorer, model_bytes, side_by_side, with_own_modules
 from clearhead.serve.questions.trace import AskTrace
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.edits import Edit, Swap
@@ -950,3 +950,15 @@ def test_without_a_second_run_there_is_no_such_address(translator, client_of):
     client = client_of(translator)
     assert client.get("b/api/run")[0] == 404
     assert "beside" not in client.get("api/run")[1]
+
+
+@pytest.mark.parametrize("name", ["classifier", "translator"])
+def test_what_is_traced_in_modules_of_their_own_changes_no_other_answer(name, request):
+    run = request.getfixturevalue(name)
+    own, verb = with_own_modules(run), {"classifier": Run.classify, "translator": Run.translate}[name]
+    before = verb(run, [TEXTS[name]])
+    site = next(iter(trace(run, TEXTS[name]).sites))
+    with recording(own.model, [Edit(at=site, step="context", times=0.0)]):
+        assert verb(run, [TEXTS[name]]) == before
+    assert verb(own, [TEXTS[name]]) == before
+    assert all(one is other for one, other in zip(run.model.parameters(), own.model.parameters(), strict=True))
