@@ -221,6 +221,13 @@ def find_packed(owner: nn.Module, weights: Sequence[Tensor]) -> PackedMatrix:
     return find_matrix(owner, weights, (PackedMatrix, values), lambda: PackedMatrix(weights))
 
 
+def forget(model: nn.Module) -> None:
+    """Let go of the matrices that were made for a model's modules, whose weights are about to change."""
+    with CHANGING:
+        for module in model.modules():
+            MATRICES.pop(module, None)
+
+
 def checksum(weight: Tensor) -> int:
     """Return a number that is another one for other values: a hash of the sums of each row's bits, as whole numbers.
 

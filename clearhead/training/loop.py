@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from clearhead import devices, extras, files, serialization
+from clearhead.attention import cpu_matmul
 from clearhead.errors import RunError
 from clearhead.model.blocks import Stack
 from clearhead.model.sizes import Spec
@@ -399,7 +400,10 @@ class Trainer:
         )
         started = time.perf_counter()
         model = self.train_state.parallel.evaluation_model(self.train_state.averaged_model(), self.build_model)
-        assessment = None if model is None else assess(model, self.task, validation_set)
+        assessment = None
+        if model is not None:
+            assessment = assess(model, self.task, validation_set)
+            cpu_matmul.forget(model)  # copies of its weights, which the next step makes old
         self.train_state.model.train()
         found = None
         if assessment is not None:

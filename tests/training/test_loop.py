@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from clearhead.attention import cpu_matmul
 from clearhead.errors import RunError
 from clearhead.plots.curves import draw_curves
 from clearhead.training import checkpoints, final_scores, loop
@@ -81,6 +82,22 @@ def test_what_is_logged_and_shown(recipe, go, monkeypatch):
     assert shown == lines
     assert not any(line["about"] for line in seen if line["kind"] != "saved")  # steps were given, not minutes
     assert folder.curves.read_text().startswith("<?xml")
+
+
+def test_what_an_evaluation_packs_is_not_kept_while_steps_follow(recipe, go, monkeypatch):
+    evaluated, assess = [], loop.assess
+
+    def packing(model, *given):
+        evaluated.append(model)
+        module = model.stack.blocks[0].feed_forward.up
+        cpu_matmul.find_matrix(module, [module.weight], "packed", object)
+        assert module in cpu_matmul.MATRICES
+        return assess(model, *given)
+
+    monkeypatch.setattr(loop, "assess", packing)
+    go(recipe)
+    assert len(evaluated) == 2
+    assert not any(module in cpu_matmul.MATRICES for model in evaluated for module in model.modules())
 
 
 @pytest.mark.slow
