@@ -36,7 +36,7 @@ from clearhead.taps import replacing
 from clearhead.tracing import Trace, recording
 from clearhead.tracing.edits import Change, Edit
 from clearhead.tracing.names import Names, names_of
-from clearhead.tracing.recording import check_stopped
+from clearhead.tracing.recording import alone_with, check_stopped
 
 NodeKind = Literal["layer", "attention", "feed_forward", "head"]
 """What is patched: the residual stream after each layer, what attentions or feed-forwards add to it, or heads."""
@@ -201,7 +201,13 @@ def patch_nodes(
         part = nodes[start : start + at_once]
         tokens, named = texts.repeat(len(part)).arguments()
         replace = replace_in_rows(part, paths_of(names_of(model)), values)
-        with eval_mode(model), changed(model, changes), replacing(model, replace), output_at(model, place):
+        with (
+            alone_with(model),
+            eval_mode(model),
+            changed(model, changes),
+            replacing(model, replace),
+            output_at(model, place),
+        ):
             logits = model(*tokens, **named).unsqueeze(1)
         found.append(measure(metric, logits, place))
         if progress is not None:

@@ -33,7 +33,7 @@ from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder, Encoder, Transformer, apply_output
 from clearhead.tracing.edits import Change, Edit
 from clearhead.tracing.names import sides_of
-from clearhead.tracing.recording import check_stopped
+from clearhead.tracing.recording import alone_with, check_stopped
 from clearhead.tracing.site import Head, Site, check_place, head_outputs
 from clearhead.tracing.trace import ROWS, Candidate, Trace, best_of
 
@@ -222,7 +222,7 @@ def lens(trace: Trace, model: Transformer, *, shown: int = 5) -> list[Lens]:
     # A later name of a block takes the place of the earlier ones, so the last is left.
     ends = {tuple(name.split(".")[:2]): name for name in names if name.split(".")[1].isdigit()}
     read = [name for name in names if name.endswith("embedding.out") or name in ends.values()]
-    with eval_mode(part):
+    with alone_with(model), eval_mode(part):
         lenses = [Lens(name, decode_stream(part, trace.value(name), ids, shown, normed=False)) for name in read]
         if last in names:
             lenses.append(Lens(last, decode_stream(part, trace.value(last), ids, shown, normed=True)))

@@ -28,7 +28,7 @@ from clearhead.model.transformers import apply_output
 from clearhead.taps import replacing
 from clearhead.tracing.edits import ALL_ROWS, Change, apply_edits
 from clearhead.tracing.names import CONCAT, STEPS, DiagramBox, Names
-from clearhead.tracing.recording import check_stopped
+from clearhead.tracing.recording import alone_with, check_stopped
 from clearhead.tracing.site import MATRICES, TOLERANCE, Site
 
 
@@ -86,18 +86,20 @@ class InnerValues:
         if at in self.sites and (step in STEPS or (step == CONCAT and not self.changes)):
             return site_value(self.sites[at], step, rows)
         if at in self.sites and step.startswith(("projected_", "mapped_", "latent_")):
-            return self.project(at, step, rows)
+            with alone_with(self.model):
+                return self.project(at, step, rows)
         return self.section(self.names.box_of[name], rows)[name]
 
     def section(self, box: DiagramBox, rows: slice = ALL_ROWS) -> dict[str, Tensor]:
         """Return the values that are computed together with those of a box, by name."""
         make = {"embedding": self.embedding, "norm": self.last_norm, "output": self.output}.get(box.section[1])
         make = make or functools.partial(self.branch, box.section[1], box.section[2])
-        if not self.changes and rows != ALL_ROWS:
-            with contextlib.suppress(TraceError):
-                return make(box.side, rows)
-        # whole: a change counts its places from the first, and a part of the user's own may look at other positions
-        values = make(box.side, ALL_ROWS)
+        with alone_with(self.model):
+            if not self.changes and rows != ALL_ROWS:
+                with contextlib.suppress(TraceError):
+                    return make(box.side, rows)
+            # whole: a change counts its places from the first, and a part of the user's own may look at other positions
+            values = make(box.side, ALL_ROWS)
         return {name: self.select_rows(name, value, rows) for name, value in values.items()}
 
     def select_rows(self, name: str, value: Tensor, rows: slice) -> Tensor:

@@ -22,10 +22,13 @@ clearhead.tracing.recording.StoppedError: nobody waits for this any more
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import SupportsIndex, TypeVar, overload
+from typing import Any, SupportsIndex, TypeVar, overload
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
@@ -94,7 +97,8 @@ class Recording:
 def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Recording]:
     """Record the first forward pass inside; with `changes`, of the changed model.
 
-    Dropout of weights is left out, so that a training step can be rebuilt too.
+    Dropout of weights is left out, so that a training step can be rebuilt too. A second recording of the model, in
+    another thread, waits for the end of the first; any other use of it there meets the changes, and is recorded.
 
     Args:
         model: The model.
@@ -133,16 +137,27 @@ def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Reco
 
     # The runner is exchanged, and not the module: projections, positions and W_O run as they always do, and the kernel
     # is the one that the layer would have chosen. Only what passes between them is noted.
-    before = {layer: layer.runner for layer in names.sites.values()}
-    for name, layer in names.sites.items():
-        site_changes = tuple(change for change in changes if change.at == name)
-        layer.runner = functools.partial(run_recorded, record, name, layer, site_changes)
-    try:
-        with replacing(model, edit) if changes else contextlib.nullcontext(), watching(model, keep):
-            yield record
-    finally:
-        for layer, runner in before.items():
-            layer.runner = runner
+    with alone_with(model):
+        before = {layer: layer.runner for layer in names.sites.values()}
+        for name, layer in names.sites.items():
+            site_changes = tuple(change for change in changes if change.at == name)
+            layer.runner = functools.partial(run_recorded, record, name, layer, site_changes)
+        try:
+            with replacing(model, edit) if changes else contextlib.nullcontext(), watching(model, keep):
+                yield record
+        finally:
+            for layer, runner in before.items():
+                layer.runner = runner
+
+
+LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
+MAKING = threading.Lock()
+
+
+def alone_with(model: nn.Module) -> AbstractContextManager[object]:
+    """Return the lock of a model, for what notes or replaces values in its modules: it does so for every thread."""
+    with MAKING:
+        return LOCKS.setdefault(model, threading.RLock())
 
 
 def run_recorded(

@@ -34,7 +34,7 @@ from clearhead.registry import Parts
 from clearhead.tracing.edits import ALL_ROWS, Change, TextChange, changes_for
 from clearhead.tracing.inner import InnerValues, read_surprise, roll_out, site_value
 from clearhead.tracing.names import CONCAT, STEPS, list_near, sides_of
-from clearhead.tracing.recording import Counted, Recording, recording
+from clearhead.tracing.recording import Counted, Recording, alone_with, recording
 from clearhead.tracing.saving import Answers, Candidate, Side, TraceContent, TraceOrigin, load_trace, save_trace
 from clearhead.tracing.site import MANY, SIDE, SMALL, Head, Site
 
@@ -428,7 +428,8 @@ def make_trace(
 
     def answers() -> list[list[Candidate]]:
         if not changes_output(answering, changes):
-            return likeliest(part, last, ids[answering])
+            with alone_with(model):
+                return likeliest(part, last, ids[answering])
         logits = inner.value(f"{answering}.output.logits")[: len(ids[answering])]
         return best_of(torch.log_softmax(logits.float(), -1))
 
