@@ -207,7 +207,7 @@ WRONG = [
     ([*SORT, "--attention", "softmax,hard"], "--attention: there is no 'hard'; there are softmax, argmax"),
     ([*SORT, "--position", "polar"], "--position: there is no 'polar'"),
     ([*SORT, "--size", "big"], "--size: 'big' is no number of parameters"),
-    ([*SORT, "--attention", "softmax", "--seeds", "1,x"], "--seeds: whole numbers with commas between them"),
+    ([*SORT, "--attention", "softmax", "--seeds", "1,x"], "--seeds: whole numbers below 2^64 with commas between"),
     ([*SORT, "--attention", "softmax", "--seed", "1"], "--seed: a comparison has several: give --seeds"),
     ([*SORT, "--attention", "softmax", "--task", "fill"], "--probe: brings its own task and text: leave out --task"),
     ([*SORT, "--attention", "softmax", "--text", "a"], "--probe: brings its own task and text: leave out --text"),
@@ -223,7 +223,7 @@ WRONG = [
     ([*SORT, "--variant", "heads=round"], "--heads: there is no 'round'; there are whole, sliced"),
     ([*SORT, "--variant", "base", "--scale", "1,2"], "--variant: is given instead of lists: give --scale one value"),
     ([*SORT, "--scale", "1,zero"], "--scale: expected sqrt, none, or a number above 0"),
-    ([*SORT, "--value-rank", "2,0"], "--value-rank: expected a whole number, 1 or more; came '0'"),
+    ([*SORT, "--value-rank", "2,0"], "--value-rank: expected a whole number from 1 to 999,999,999; came '0'"),
     (
         [*SORT, "--size", "1k"],
         "there is nothing to compare: expected arms and seeds; 1k: size: 1,000 parameters are too few",

@@ -437,7 +437,7 @@ def test_what_is_asked_wrongly_is_told_in_two_lines_before_anything_is_read(comm
         (["--vectors", "none.txt"], "--vectors: none.txt: there is no such file"),
         (["--vectors", "none.txt", "--tokenizer", "bpe"], "--vectors: they are of words: leave out --tokenizer bpe"),
         (["--scale", "0"], "--scale: expected sqrt, none, or a number above 0 such as 0.125; came '0'"),
-        (["--d-value", "x"], "--d-value: expected a whole number, 1 or more; came 'x'"),
+        (["--d-value", "x"], "--d-value: expected a whole number from 1 to 999,999,999; came 'x'"),
         (["--device", "abacus"], "--device: there is no 'abacus'"),
     ],
 )
