@@ -59,7 +59,28 @@ TITLES: dict[Language, dict[str, str]] = {
 }
 LEARNED = 0.95
 """The share of right answers from which a trained block has learned its task; by chance it is a fifth."""
-TRIES: dict[Language, str] = {"en": "tries", "de": "Versuche"}
+TRIES: dict[Language, tuple[str, str]] = {"en": ("try", "tries"), "de": ("Versuch", "Versuche")}
+SAID: dict[Language, dict[str, str]] = {
+    "en": {
+        "functions": "{file} has {count} empty functions now. Write the first, and run this again.",
+        "asked": "{file} says what is asked. Write your answer there, and run this again.",
+        "train": "Next: clearhead learn train {file}",
+        "look": "See its weights: clearhead craft look {file}:answer --alphabet '{alphabet}' --length 6",
+        "numbers": "Every number again: clearhead learn solve {name} --numbers",
+        "hint": "Hint {number} of {count}.",
+        "last hint": "Hint {number} of {count}, the last. After a try: clearhead learn solution {name}",
+    },
+    "de": {
+        "functions": "{file} hat jetzt {count} leere Funktionen. Schreibe die erste, und rufe dies noch einmal auf.",
+        "asked": "In {file} steht, was gefragt ist. Schreibe deine Antwort hinein, und rufe dies noch einmal auf.",
+        "train": "Weiter: clearhead learn train {file}",
+        "look": "Seine Gewichte: clearhead craft look {file}:answer --alphabet '{alphabet}' --length 6",
+        "numbers": "Noch einmal alle Zahlen: clearhead learn solve {name} --numbers",
+        "hint": "Hinweis {number} von {count}.",
+        "last hint": "Hinweis {number} von {count}, der letzte. Nach einem Versuch: clearhead learn solution {name}",
+    },
+}
+"""What the command says of a new file, and below a verdict or a hint: what there is to do next."""
 RASP_NAMES = "aggregate, indices, map, past, select, selector_width, sequence_map, tokens"
 
 app = typer.Typer(cls=NestedVerbs, add_completion=False, rich_markup_mode=None)
@@ -85,7 +106,9 @@ def list_page(progress: LearnProgress, language: Language) -> Iterator[Renderabl
         for each in EXERCISES.of_kind(kind):
             record = progress.records.get(each.name)
             solved = record is not None and record.solved is not None
-            tries = f"{record.tries} {TRIES[language]}" if record is not None and record.tries else ""
+            tries = (
+                f"{record.tries} {TRIES[language][record.tries != 1]}" if record is not None and record.tries else ""
+            )
             table.add_row("✓" if solved else " ", each.name, each.tasks[language].title, tries)
         yield table
 
@@ -103,14 +126,14 @@ def write(
     if not file.exists():
         check_output(file, option="FILE")
         write_text(file, empty_functions(exercises, spoken))
-        show(Text(f"{file} has {len(exercises)} empty functions now. Write the first, and run this again."))
+        show(Text(SAID[spoken]["functions"].format(file=file, count=len(exercises))))
     while True:
         seen = time_of(file)
         try:
             verdicts = keep(list(check_functions(exercises, file, language=spoken)), file)
             show(*verdict_page(verdicts), count_right(verdicts, len(exercises)))
             if all(verdict.is_right for verdict in verdicts):
-                show(Text(f"clearhead learn train {file}", style="quiet"))
+                show(Text(SAID[spoken]["train"].format(file=file), style="quiet"))
         except DataError as error:
             if not watch:
                 raise
@@ -189,6 +212,7 @@ def solve(
     name: ExerciseName,
     file: Annotated[Path | None, typer.Argument(help="Your file with the answer.")] = None,
     *,
+    numbers: Annotated[bool, Option("Print every number of a model with a slip again.", word="numbers")] = False,
     language: InLanguage = "en",
 ) -> None:
     """Check your answer to an exercise.
@@ -200,30 +224,65 @@ def solve(
     exercise, spoken = find_exercise(name), cast(Language, language)
     if exercise.kind == "write":
         raise OptionError(f"{name} is a function to write: clearhead learn write FILE checks it")
+    if numbers and exercise.kind != "slip":
+        raise OptionError(f"--numbers: {name} has no numbers to print; {' '.join(slip_names())} have")
     file = Path(f"{name}.py") if file is None else file
     if not file.exists():
         check_output(file, option="FILE")
         write_text(file, stub(exercise, spoken))
-        show(Text(f"{file} says what is asked. Write your answer there, and run this again."))
+        show(Text(SAID[spoken]["asked"].format(file=file)))
         if exercise.kind == "slip":
             show(*slip_page(exercise))
         return
+    if numbers:
+        show(*slip_page(exercise))
     [verdict] = keep([check_file(exercise, file, language=spoken)], file)
     show(*verdict_page([verdict]))
     if verdict.is_right and exercise.kind == "program":
-        alphabet = exercise.fact("alphabet")
-        show(Text(f"clearhead craft look {file}:answer --alphabet '{alphabet}' --length 6", style="quiet"))
+        show(Text(SAID[spoken]["look"].format(file=file, alphabet=exercise.fact("alphabet")), style="quiet"))
+    if not verdict.is_right and exercise.kind == "slip" and not numbers:
+        show(Text(SAID[spoken]["numbers"].format(name=name), style="quiet"))
 
 
+def slip_names() -> list[str]:
+    return [each.name for each in EXERCISES.of_kind("slip")]
+
+
+RASP_HELP: dict[Language, str] = {
+    "en": """\
+# tokens, indices               the tokens, as text ("a", "1"); their places 0, 1, 2, …
+# select(keys, queries, lambda key, query: …)     which keys each query chooses: a selector
+# aggregate(selector, values)   the values at the chosen keys (of numbers the mean)
+# selector_width(selector)      how many keys are chosen
+# past(selector), one & other   no later keys; the keys that both choose
+# map(lambda a: …, sequence), sequence_map(lambda a, b: …, first, second)     place by place
+# first - second, sequence + 1  sequences of numbers can be added and subtracted
+# For example, every place gets its own token:
+# aggregate(select(indices, indices, lambda key, query: key == query), tokens)
+""",
+    "de": """\
+# tokens, indices               die Token, als Text ("a", "1"); ihre Stellen 0, 1, 2, …
+# select(keys, queries, lambda key, query: …)     welche Keys jede Query wählt: ein Selektor
+# aggregate(selector, values)   die Werte an den gewählten Keys (von Zahlen das Mittel)
+# selector_width(selector)      wie viele Keys gewählt sind
+# past(selector), one & other   keine späteren Keys; die Keys, die beide wählen
+# map(lambda a: …, sequence), sequence_map(lambda a, b: …, first, second)     Stelle für Stelle
+# first - second, sequence + 1  Folgen von Zahlen lassen sich addieren und abziehen
+# Zum Beispiel bekommt jede Stelle ihr eigenes Token:
+# aggregate(select(indices, indices, lambda key, query: key == query), tokens)
+""",
+}
+"""What a pupil who has never seen RASP needs to begin."""
 STUBS = {
-    "program": f"from clearhead.rasp import {RASP_NAMES}\n\nanswer = ...\n",
-    "slip": "import torch\n\n\ndef where():\n"
+    "program": f"from clearhead.rasp import {RASP_NAMES}\n\n{{help}}\nanswer = ...\n",
+    "slip": "import torch\n\n# A step of embedding or of an attention is wrong. Feed-forward, not shown, is right.\n"
+    '# Of two heads, steps["score"] has the shape 2 x n x n.\n\n\ndef where():\n'
     '    """Return a place and one of its steps, as ("decoder.0.attention", "query")."""\n    ...\n\n\n'
     "def repair(steps):\n"
     '    """Return what that step should be, from the steps of that place: steps["query"], steps["score"], …"""\n'
     "    ...\n",
     "mystery": "from clearhead.exercises import mystery\n"
-    f"from clearhead.rasp import {RASP_NAMES}\n\n"
+    f"from clearhead.rasp import {RASP_NAMES}\n\n{{help}}\n"
     '# model = mystery("{name}"); model.run("abc"); model.scores("exact"); model.patch("abc", "bbc", [edge])\n\n'
     'edges = [\n    # "sender -> receiver", of model.edges\n]\nanswer = ...\n',
 }
@@ -237,7 +296,8 @@ def stub(exercise: Exercise, language: Language) -> str:
     if exercise.kind == "design":
         parts = (f"def {role}(word, place):\n    ...\n" for role in designs.design_roles(exercise))
         return "\n\n".join([f'"""{about}\n"""\n', *parts])
-    return f'"""{about}\n"""\n\n{STUBS[exercise.kind].replace("{name}", exercise.name)}'
+    code = STUBS[exercise.kind].replace("{name}", exercise.name).replace("{help}", RASP_HELP[language])
+    return f'"""{about}\n"""\n\n{code}'
 
 
 def slip_page(exercise: Exercise) -> Iterator[RenderableType]:
@@ -267,10 +327,14 @@ def show_cell(value: float | bool) -> str:
 @flatten_groups
 def show_hint(name: ExerciseName, *, language: InLanguage = "en") -> None:
     """Show a hint; the next one with each call in the same folder."""
-    find_exercise(name)
-    progress = read_progress(Path()).hinted(name)
-    write_progress(Path(), progress)
-    show(Text(hint(name, progress.records[name].hints, language=cast(Language, language))))
+    spoken = cast(Language, language)
+    count, progress = len(find_exercise(name).tasks[spoken].hints), read_progress(Path())
+    if name not in progress.records or progress.records[name].hints < count:  # the last one again is no further hint
+        progress = progress.hinted(name)
+        write_progress(Path(), progress)
+    number = min(progress.records[name].hints, count)
+    shown = SAID[spoken]["last hint" if number == count else "hint"].format(number=number, count=count, name=name)
+    show(Text(hint(name, number, language=spoken)), Text(shown, style="quiet"))
 
 
 @app.command("solution", cls=Sectioned, short_help="Show a solution, after you have tried.")

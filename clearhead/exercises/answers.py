@@ -6,6 +6,7 @@ what its user may read.
 """
 
 import contextlib
+import inspect
 import math
 import traceback
 import types
@@ -22,10 +23,11 @@ from clearhead.bounds import FileBounds, call_bounded, forbid_writing, stream_bo
 from clearhead.errors import ClearheadError, DataError
 from clearhead.exercises.sandbox import confine
 from clearhead.files import read_bytes
+from clearhead.rasp import language
 from clearhead.rasp.checks import parts_of
 from clearhead.rasp.compiler import plan
 from clearhead.rasp.interpreter import Interpreter
-from clearhead.rasp.language import Selector
+from clearhead.rasp.language import Aggregate, Map, Selector, SequenceMap, Width
 from clearhead.rasp.language import Sequence as Program
 
 BOUNDS = FileBounds(seconds=20, memory=2_000_000_000, output=20_000_000)
@@ -33,6 +35,8 @@ BOUNDS = FileBounds(seconds=20, memory=2_000_000_000, output=20_000_000)
 two.
 """
 
+ANSWER = "answer"
+"""The name of the module that an answer is, in its process."""
 COSTS = ("layers", "heads", "operations")
 Answer = dict[str, Any]
 """What one run gives: `values`, or why there are none: `missing` or `error`."""
@@ -146,7 +150,9 @@ def is_number(value: Any) -> bool:
 
 def read_program_answer(answer: Any, count: int) -> Answer:
     """Return the answer of a program to so many texts: for each its values, or an error; its cost, and its edges."""
-    if not isinstance(answer, dict) or "missing" in answer or "error" in answer:
+    if isinstance(answer, dict) and "missing" in answer:
+        return {"missing": True, "edges": answer.get("edges")}
+    if not isinstance(answer, dict) or "error" in answer:
         return read_answer(answer)
     values, cost = answer.get("values"), answer.get("cost")
     rows = values if isinstance(values, list) and len(values) == count else [None]
@@ -155,7 +161,12 @@ def read_program_answer(answer: Any, count: int) -> Answer:
     if not all(isinstance(row, list | dict) for row in rows):
         return NO_ANSWER
     counted = isinstance(cost, dict) and {*cost} == {*COSTS} and all(is_number(each) for each in cost.values())
-    return {"values": values, "cost": cost if counted or isinstance(cost, str) else None, "edges": answer.get("edges")}
+    return {
+        "values": values,
+        "cost": cost if counted or isinstance(cost, str) else None,
+        "edges": answer.get("edges"),
+        "read": answer.get("read"),
+    }
 
 
 # The rest runs in the bounded process.
@@ -177,8 +188,8 @@ def function_answers(*, source: str, asked: dict[str, list[Any]]) -> Iterator[li
 
 
 def define(source: str) -> dict[str, Any]:
-    defined: dict[str, Any] = {"__name__": "answer"}
-    exec(compile(source, "answer", "exec"), defined)
+    defined: dict[str, Any] = {"__name__": ANSWER}
+    exec(compile(source, ANSWER, "exec"), defined)
     return defined
 
 
@@ -200,7 +211,7 @@ def call_answer(function: Any, arguments: list[Any]) -> Answer:
 
 def explain(error: BaseException) -> str:
     """Return an error in a line, with the last line of the answer that led to it."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "answer"]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == ANSWER]
     number = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
     where = f"line {number}: " if number else ""
     return f"{where}{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:200]}"
@@ -211,13 +222,14 @@ def program_answers(*, source: str, confined: bool, texts: list[str], alphabet: 
         defined = define_program(source, confined=confined)
         program = defined.get("answer")
         if program is None or program is Ellipsis:
-            return {"missing": True}
+            return {"missing": True, "edges": pack(defined.get("edges"))}
         if not isinstance(program, Program):
             return {"error": f"`answer` is a sequence, as aggregate gives it; came {type(program).__name__}"}
         return {
             "values": [text_answer(program, text) for text in texts],
             "cost": cost(program, alphabet, length),
             "edges": pack(defined.get("edges")),
+            "read": read_in_functions(program),
         }
     except BaseException as error:
         return {"error": explain(error)}
@@ -250,6 +262,28 @@ def program_lines(*, source: str, confined: bool, text: str) -> list[list[Any]]:
         except Exception as error:
             found.append([name, explain(error)])
     return found
+
+
+def read_in_functions(program: Program) -> str | None:
+    """Return the name of a sequence that some function of a program reads as if it were a value; None if none does.
+
+    `lambda key, query: key == length` with a sequence `length` raises nothing, and is never true.
+    """
+    for function in functions_of(program):
+        if isinstance(function, types.FunctionType) and function.__module__ != language.__name__:
+            read = inspect.getclosurevars(function)
+            named = {**read.globals, **read.nonlocals}.items()
+            if found := next((name for name, value in named if isinstance(value, Program)), None):
+                return found
+    return None
+
+
+def functions_of(program: Program) -> Iterator[Any]:
+    for part in parts_of(program):
+        if isinstance(part, Map | SequenceMap):
+            yield part.function
+        elif isinstance(part, Aggregate | Width):
+            yield from (term.predicate for term in part.selector.terms)
 
 
 def cost(program: Program, alphabet: str, length: int) -> dict[str, int] | str:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.calls import public
-from clearhead.errors import OptionError, no_such
+from clearhead.errors import OptionError, nearest
 from clearhead.exercises.answers import (
     Answer,
     ProgramCode,
     call_answer,
     pack,
+    read_in_functions,
     read_source,
     run_functions,
     text_answer,
@@ -68,7 +69,9 @@ def check(name: str, answer: Callable[..., Any] | Program | Mapping[str, Any], *
         return ASKED[exercise.kind](exercise, ask_here(defined), language)
     program = defined.get("answer")
     values = [text_answer(program, text) for text in texts_of(exercise)] if isinstance(program, Program) else None
-    given = {"missing": True} if values is None else {"values": values, "edges": pack(defined.get("edges"))}
+    given = {"missing": True} if values is None else {"values": values}
+    given |= {"edges": pack(defined.get("edges"))}
+    given |= {"read": read_in_functions(program)} if isinstance(program, Program) else {}
     return WRITTEN[exercise.kind](exercise, given, language)
 
 
@@ -161,7 +164,12 @@ def solution(name: str) -> str:
 
 def find_exercise(name: str) -> Exercise:
     if name not in EXERCISES:
-        raise OptionError(no_such(name, list(EXERCISES)))
+        near = nearest(name, EXERCISES)
+        raise OptionError(
+            f"there is no exercise {name!r:.80}; clearhead learn list shows them all"
+            if near is None
+            else f"there is no exercise {name!r:.80}. Did you mean {near!r}?"
+        )
     return EXERCISES[name]
 
 

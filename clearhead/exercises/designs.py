@@ -17,6 +17,8 @@ from clearhead.exercises.exercise import Exercise
 
 ENOUGH = 0.9
 """The weight that a query must put on its targets; and how near an output must be to what is asked."""
+ALIKE = 0.01
+"""How near two heads' weights, and their outputs, are if the heads make the same mistake."""
 ROLES = ("query", "key", "value")
 
 Sentence = Sequence[str]
@@ -47,20 +49,30 @@ def design_cases(exercise: Exercise) -> list[tuple[str, int]]:
 
 def read_vectors(exercise: Exercise, answers: Sequence[Answer]) -> dict[tuple[str, int], Tensor] | None:
     """Return the vector of each word and place; None if they are not all rows of as many numbers."""
-    vectors = [unpack(answer.get("values")) for answer in answers]
+    made = [read_vector(answer) for answer in answers]
+    rows = [vector for vector in made if vector is not None]
+    if len(rows) != len(made) or len({len(row) for row in rows}) != 1:
+        return None
+    return dict(zip(design_cases(exercise), rows, strict=True))
+
+
+def read_vector(answer: Answer) -> Tensor | None:
+    """Return a vector of finite numbers; None if the answer is none."""
     try:
-        made = [torch.as_tensor(vector, dtype=torch.float64) for vector in vectors]
+        vector = torch.as_tensor(unpack(answer.get("values")), dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
         return None
-    sizes = {tuple(vector.shape) for vector in made}
-    if (
-        len(sizes) != 1
-        or len(size := next(iter(sizes))) != 1
-        or size[0] == 0
-        or not all(bool(vector.isfinite().all()) for vector in made)
-    ):
-        return None
-    return dict(zip(design_cases(exercise), made, strict=True))
+    return vector if vector.ndim == 1 and len(vector) and bool(vector.isfinite().all()) else None
+
+
+def odd_vector(exercise: Exercise, answers: Sequence[Answer]) -> tuple[tuple[str, int], Any]:
+    """Return the first word and place whose answer is no vector, or a longer or shorter one; and that answer."""
+    first = read_vector(answers[0])
+    for case, answer in zip(design_cases(exercise), answers, strict=True):
+        vector, came = read_vector(answer), unpack(answer["values"])
+        if first is None or vector is None or len(vector) != len(first):
+            return case, came.tolist() if isinstance(came, Tensor) else came
+    raise AssertionError("every answer is a vector as long as the first")
 
 
 def weights_of(vectors: dict[str, Any], words: Sentence, *, causal: bool) -> Tensor:
@@ -94,3 +106,26 @@ def grade_queries(exercise: Exercise, vectors: dict[str, Any]) -> Iterator[Worst
             off = float((output - torch.tensor(wanted, dtype=torch.float64)).abs().max()) if fits else 1.0
             share = min(share, max(0.0, 1 - off))
             yield Worst(sentence=words, place=place, share=share, output=output.tolist(), wanted=list(wanted))
+
+
+def same_head(exercise: Exercise, one: dict[str, Any], other: dict[str, Any], *, by_places: bool) -> bool:
+    """Check whether two heads give the same weights and outputs in every sentence; or, `by_places`, whether each query
+    looks most at the same places, however flat its weights are.
+    """
+    causal = exercise.checks.get("causal", False)
+    for words in exercise.checks["sentences"]():
+        weights = [weights_of(vectors, words, causal=causal) for vectors in (one, other)]
+        if by_places:
+            ours, theirs = (weight > weight.amax(-1, keepdim=True) - ALIKE for weight in weights)
+            if not torch.equal(ours, theirs):
+                return False
+        elif not torch.allclose(*weights, atol=ALIKE, rtol=0):
+            return False
+        if "value" in one:
+            first, second = (
+                weight @ torch.stack([vectors["value"][word, at] for at, word in enumerate(words)])
+                for weight, vectors in zip(weights, (one, other), strict=True)
+            )
+            if first.shape != second.shape or (not by_places and not torch.allclose(first, second, atol=ALIKE, rtol=0)):
+                return False
+    return True

@@ -10,9 +10,27 @@ from typing import Any
 
 from torch import Tensor
 
-from clearhead.exercises.answers import Answer, call_answer, pack, text_answer, unpack
-from clearhead.exercises.comparing import SAID, describe, first_difference, same_row, show_row
-from clearhead.exercises.designs import ENOUGH, design_cases, design_roles, grade_design, read_vectors
+from clearhead.exercises.answers import COSTS, Answer, call_answer, pack, text_answer, unpack
+from clearhead.exercises.comparing import (
+    SAID,
+    SHOWN,
+    describe,
+    describe_costs,
+    describe_shape,
+    first_difference,
+    same_row,
+    show_row,
+)
+from clearhead.exercises.designs import (
+    ENOUGH,
+    design_cases,
+    design_roles,
+    grade_design,
+    odd_vector,
+    read_vectors,
+    same_head,
+)
+from clearhead.exercises.error_hints import explain_error
 from clearhead.exercises.exercise import Exercise, Language, Slip, run_code
 from clearhead.exercises.mysteries import make_mystery
 from clearhead.exercises.slips import SlipModel, output_with, read_place, slip_cases, sound_output
@@ -22,6 +40,8 @@ from clearhead.tracing.names import list_near
 
 LONGEST, ALPHABET = 6, 4
 """Puzzles are tried with every text up to so many tokens, of an alphabet of at most so many."""
+FEW = 12
+"""Arguments of at most so many numbers are shown with the case in which a function is wrong."""
 
 Calls = Mapping[str, Sequence[Sequence[Any]]]
 Ask = Callable[[Calls], dict[str, list[Answer]]]
@@ -69,21 +89,51 @@ def judge_function(exercise: Exercise, answers: Sequence[Answer], language: Lang
     """Compare each result with what is right, cell by cell, and stop at the first that differs."""
     for (given, call), answer in zip(cases_of(exercise), answers, strict=True):
         if (none := without_values(exercise, answer, language)) is not None:
-            return none
+            return replace(none, lines=(*none.lines, *call_line(exercise, call, language))) if none.lines else none
         expected, named = pack(exercise.checks["expected"](*call)), given.split(" | ")[0 if language == "en" else -1]
         problem = first_difference(expected, answer["values"], named, language)
         if problem is not None:
             name = function_name(exercise)
             slip = same_mistake(exercise, {name: [call for _, call in cases_of(exercise)]}, {name: answers})
-            return not_yet(exercise, language, problem, *([] if slip is None else [slip.said[language]]))
+            said = [] if slip is None else [slip.said[language]]
+            return not_yet(exercise, language, problem, *call_line(exercise, call, language), *said)
     return Verdict(name=exercise.name, state="right", language=language)
+
+
+def call_line(exercise: Exercise, call: Sequence[Any], language: Language) -> Iterator[str]:
+    """Yield what a function was called with, so that the case can be computed by hand: numbers if they are few."""
+    names = exercise.fact("function").partition("(")[2].rstrip(")").split(", ")
+    shown = [f"{name} {show_argument(value)}" for name, value in zip(names, call, strict=True)]
+    yield SAID[language]["called"].format(arguments="; ".join(shown))
+
+
+def show_argument(value: Any) -> str:
+    """Return a number, a small matrix as Python writes it, the shape of a large one, or the names of a dict."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(value) + "}"
+    if not isinstance(value, Tensor):
+        return f"= {value}"
+    if value.numel() > FEW:
+        return f"({describe_shape(tuple(value.shape))})"
+    return f"= {show_cells(value.tolist())}"
+
+
+def show_cells(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(show_cells, value))}]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def without_values(exercise: Exercise, answer: Answer, language: Language) -> Verdict | None:
     if "missing" in answer:
         return Verdict(name=exercise.name, state="empty", language=language)
     if "error" in answer:
-        return Verdict(name=exercise.name, state="failed", lines=(answer["error"],), language=language)
+        return Verdict(
+            name=exercise.name,
+            state="failed",
+            lines=(answer["error"], *explain_error(answer["error"], language)),
+            language=language,
+        )
     return None
 
 
@@ -105,6 +155,8 @@ def judge_slip(exercise: Exercise, ask: Ask, language: Language) -> Verdict:
     calls = {"repair": [(steps,) for steps in slip_cases(exercise, named)]}
     answers = {"where": [where], **ask(calls)}
     slip = same_mistake(exercise, {"where": [()], **calls}, answers)
+    if slip is None and named != made.place:  # at a sound place, what `repair` does there makes no difference
+        slip = same_mistake(exercise, {"where": [()]}, answers)
     hints = [] if slip is None else [slip.said[language]]
     if named != made.place:
         return not_yet(exercise, language, said["sound"].format(at=named[0], step=named[1]), *hints)
@@ -132,7 +184,9 @@ def judge_design(exercise: Exercise, ask: Ask, language: Language) -> Verdict:
             if (none := without_values(exercise, answer, language)) is not None:
                 return none
         if read_vectors(exercise, given) is None:
-            return not_yet(exercise, language, said["no vectors"].format(role=role))
+            (word, place), came = odd_vector(exercise, given)
+            facts = {"role": role, "word": word, "place": place, "came": f"{came!r:.{SHOWN}}"}
+            return not_yet(exercise, language, said["no vectors"].format(**facts))
     vectors = {role: read_vectors(exercise, given) for role, given in answers.items()}
     widths = {role: len(next(iter((each or {}).values()))) for role, each in vectors.items()}
     if widths["query"] != widths["key"]:
@@ -145,8 +199,23 @@ def judge_design(exercise: Exercise, ask: Ask, language: Language) -> Verdict:
     line = said["credit" if worst.output is None else "output"].format(
         **facts, share=f"{worst.share:.0%}", output=show_numbers(worst.output), wanted=show_numbers(worst.wanted)
     )
-    slip = same_mistake(exercise, calls, answers)
+    slip = same_mistake(exercise, calls, answers) or same_design(exercise, calls, vectors)
     return not_yet(exercise, language, line, *([] if slip is None else [slip.said[language]]), credit=credit)
+
+
+def same_design(exercise: Exercise, calls: Calls, vectors: dict[str, Any]) -> Slip | None:
+    """Return the known mistake whose head does the same by other vectors; else one that looks at the same places."""
+    known = []
+    for slip in exercise.slips:
+        theirs = ask_here(run_code(slip.code, exercise.name))(calls)
+        known.append((slip, {role: read_vectors(exercise, given) for role, given in theirs.items()}))
+    same = (
+        slip
+        for by_places in (False, True)
+        for slip, theirs in known
+        if same_head(exercise, vectors, theirs, by_places=by_places)
+    )
+    return next(same, None)
 
 
 def show_numbers(numbers: Sequence[float] | None) -> str:
@@ -157,9 +226,10 @@ def judge_mystery(
     exercise: Exercise, answer: Answer, language: Language, *, lines_for: LinesFor | None = None
 ) -> Verdict:
     """Judge the edges that an answer marks against the true ones, and its program on every text."""
-    if (none := without_values(exercise, answer, language)) is not None:
-        return none
     said, found, edges = SAID[language], make_mystery(exercise), answer.get("edges")
+    none = without_values(exercise, answer, language)
+    if none is not None and (none.state == "failed" or not edges):
+        return none
     if not isinstance(edges, list) or not all(isinstance(edge, str) for edge in edges):
         return not_yet(exercise, language, said["no edges"])
     if unknown := [edge for edge in edges if edge not in found.edges]:
@@ -169,9 +239,14 @@ def judge_mystery(
     right, extra = marked & found.truth, sorted(marked - found.truth)
     counted = said["edges"].format(right=len(right), true=len(found.truth), extra=len(extra))
     lines = [] if marked == found.truth else [counted, *(said["extra edge"].format(edge=edge) for edge in extra[:1])]
+    if none is not None:
+        return not_yet(exercise, language, *(lines or [counted]), said["no program"])
     written = judge_program(exercise, answer, language, lines_for=lines_for)
-    if written.is_right and not lines:
-        return Verdict(name=exercise.name, state="right", lines=(counted,), language=language)
+    if written.is_right:
+        state, told = ("not yet", [*lines, said["program"]]) if lines else ("right", [counted])
+        slip = find_program_slip(exercise, texts_of(exercise), answer["values"], edges=marked) if lines else None
+        told += [] if slip is None else [slip.said[language]]
+        return Verdict(name=exercise.name, state=state, lines=tuple(told), language=language)
     slip = find_program_slip(exercise, texts_of(exercise), answer["values"], edges=marked)
     lines += [*written.lines, *([] if slip is None else [slip.said[language]])]
     return replace(not_yet(exercise, language, *lines), computed=written.computed)
@@ -203,7 +278,11 @@ def judge_program(
             lines = list(counter_example(text, right, values, language))
             computed = tuple(describe_lines(lines_for(text))) if lines_for is not None else ()
             lines += ["  " + SAID[language]["line"].format(name=name, values=shown) for name, shown in computed]
-            slip = find_program_slip(exercise, texts, answer["values"]) if exercise.kind == "program" else None
+            slip = None
+            if isinstance(name := answer.get("read"), str):  # its values may be those of a mistake that it is not
+                lines.append(SAID[language]["read"].format(name=name[:SHOWN]))
+            elif exercise.kind == "program":
+                slip = find_program_slip(exercise, texts, answer["values"])
             said = not_yet(exercise, language, *lines, *([] if slip is None else [slip.said[language]]))
             return replace(said, computed=computed)
     return Verdict(
@@ -212,7 +291,11 @@ def judge_program(
 
 
 def counter_example(text: str, expected: Sequence[Any], came: Any, language: Language) -> Iterator[str]:
-    right, theirs = show_row(expected), came["error"] if isinstance(came, dict) else show_row(came)
+    if isinstance(came, dict):
+        yield SAID[language]["stops"].format(given=text, expected=show_row(expected), came=came["error"])
+        yield from explain_error(came["error"], language)
+        return
+    right, theirs = show_row(expected), show_row(came)
     if right == theirs:  # the token 0 and the number 0
         right, theirs = (
             " ".join(repr(value) if isinstance(value, str) else show_row([value]) for value in row)
@@ -257,6 +340,9 @@ def describe_cost(exercise: Exercise, answer: Answer, language: Language) -> Ite
     if isinstance(cost, str):
         yield SAID[language]["uncompiled"].format(why=cost)
     elif cost is not None and "best" in exercise.facts:
-        layers, heads, operations = map(int, exercise.fact("best").split())
-        best = {"best_layers": layers, "best_heads": heads, "best_operations": operations}
-        yield SAID[language]["cost"].format(**cost, **best)
+        best: dict[str, int] = dict(zip(COSTS, map(int, exercise.fact("best").split()), strict=True))
+        case = "cost"
+        if all(cost[name] <= best[name] for name in COSTS):
+            case = "best" if cost == best else "better"
+        facts = {"cost": describe_costs(cost, language), "best": describe_costs(best, language)}
+        yield SAID[language][case].format(**facts)

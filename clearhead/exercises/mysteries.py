@@ -84,8 +84,11 @@ class Mystery:
                     yield edge, text, other, answer
 
     def scores(self, method: str = "eap-ig") -> list[tuple[str, float]]:
-        """Return every edge with the score of a method on 32 pairs of texts, the highest first."""
-        found = score_edges(find_method(method), make_contrast(self.sample)).abs().mean(0)
+        """Return every edge with the score of a method on 32 pairs of texts, the highest first.
+
+        Scores are rounded, so that an edge that changes nothing has 0 and not what is left of rounding errors.
+        """
+        found = score_edges(find_method(method), make_contrast(self.sample)).abs().mean(0).double().round(decimals=9)
         order = found.argsort(descending=True, stable=True).tolist()
         return [(self.edges[number], float(found[number])) for number in order]
 

@@ -30,7 +30,10 @@ from clearhead.serve.questions.exercises import (
     slip_numbers,
 )
 
-WORDS = ("text", "line", "unfit", "several", "edges", "extra edge", "designed", "credit", "output")
+WORDS = (
+    *("text", "stops", "line", "unfit", "several"),
+    *("edges", "extra edge", "program", "designed", "credit", "output"),
+)
 
 
 class KnownMistake(TypedDict):

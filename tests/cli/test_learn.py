@@ -34,7 +34,7 @@ def test_all_solutions_in_one_file_are_right(command, tmp_path):
     solutions = [each.solution for each in EXERCISES.of_kind("write")]
     (tmp_path / "mine.py").write_text("\n\n".join(solutions))
     lines = command("write", "mine.py")[1].splitlines()
-    assert lines[-2:] == ["14 of 14", "clearhead learn train mine.py"]
+    assert lines[-2:] == ["14 of 14", "Next: clearhead learn train mine.py"]
     assert {"✓ softmax: right", "✓ output (layer): right", "✓ kv-cache (step): right"} <= {*lines}
 
 
@@ -44,8 +44,10 @@ def test_a_puzzle_is_written_checked_and_looked_at(command, tmp_path):
     assert command("solve", "reverse")[1].splitlines() == ["· reverse: not written yet"]
     (tmp_path / "reverse.py").write_text(EXERCISES["reverse"].solution)
     _, out, _ = command("solve", "reverse")
-    assert out.startswith("✓ reverse: right\n    It compiles into 4 layers and 2 heads")
-    assert "craft look reverse.py:answer --alphabet 'abc' --length 6" in out
+    assert out.startswith("✓ reverse: right\n    It compiles into 4 layers, 2 heads, 5 operations.")
+    assert "See its weights: clearhead craft look reverse.py:answer --alphabet 'abc' --length 6" in " ".join(
+        out.split()
+    )
     assert "✓  reverse" in command("list")[1]
 
 
@@ -61,7 +63,13 @@ def test_a_solution_is_shown_after_a_try_alone(command, tmp_path):
 def test_each_call_shows_the_next_hint(command):
     first, second, third = (command("hint", "reverse")[1] for _ in range(3))
     assert first != second == third
-    assert command("hint", "rotate", "--language", "de")[1].startswith("Der Rest")
+    assert first.splitlines()[-1] == "Hint 1 of 2."
+    assert "Hint 2 of 2, the last. After a try: clearhead learn solution reverse" in " ".join(third.split())
+    german = command("hint", "rotate", "--language", "de")[1]
+    assert german.startswith("Der Rest")
+    assert "Hinweis 1 von 1, der letzte." in german
+    handed = command("hand-in", "--name", "Ada")[1]
+    assert handed.split("; ")[-3] == "3"  # two hints of reverse and one of rotate; a repeated one does not count
 
 
 def test_hand_in_lines_become_a_table_and_slips_are_named(command, tmp_path):
@@ -96,7 +104,12 @@ def test_a_slip_is_shown_with_every_number_and_found(command, tmp_path):
     assert "slip-3.py says what is asked" in out
     assert "━━ decoder.1.attention" in out
     assert "weight, head 1" in out
-    assert command("solve", "slip-3")[1].splitlines() == ["· slip-3: not written yet"]
+    again = "Every number again: clearhead learn solve slip-3 --numbers"
+    assert command("solve", "slip-3")[1].splitlines() == ["· slip-3: not written yet", again]
+    numbers = command("solve", "slip-3", "--numbers")[1]
+    assert numbers.endswith("· slip-3: not written yet\n")
+    assert numbers.splitlines()[:-1] == out.splitlines()[1:]
+    assert "--numbers: reverse has no numbers to print; slip-1 slip-2" in command("solve", "reverse", "--numbers")[2]
     (tmp_path / "slip-3.py").write_text(EXERCISES["slip-3"].solution)
     assert command("solve", "slip-3")[1].startswith("✓ slip-3: right\n    With your `weight` the model gives")
     (tmp_path / "slip-3.py").write_text(EXERCISES["slip-3"].slips[0].code)
@@ -146,3 +159,28 @@ def test_the_block_one_wrote_is_trained(command, tmp_path):
     assert code == 0
     assert out.splitlines()[5].endswith("100% of the letters before are right")
     assert out.splitlines()[6] == "Your block has learned it."
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_a_puzzle_s_file_says_what_rasp_has_in_both_languages(command, tmp_path, language):
+    command("solve", "first-token", "--language", language)
+    command("solve", "mystery-1", "--language", language)
+    for name in ("first-token", "mystery-1"):
+        source = (tmp_path / f"{name}.py").read_text()
+        [imported] = [line for line in source.splitlines() if line.startswith("from clearhead.rasp import ")]
+        described = "".join(line for line in source.splitlines() if line.startswith("#"))
+        for each in imported.removeprefix("from clearhead.rasp import ").split(", "):
+            assert f"{each}(" in described or f"# {each}" in described or f", {each} " in described
+        assert ("which keys" if language == "en" else "welche Keys") in source
+
+
+def test_new_files_are_announced_in_german_too(command):
+    assert command("write", "mine.py", "--language", "de")[1].startswith("mine.py hat jetzt 14 leere Funktionen.")
+    assert command("solve", "sort", "--language", "de")[1].startswith("In sort.py steht, was gefragt ist.")
+
+
+def test_one_try_is_singular(command, tmp_path):
+    (tmp_path / "reverse.py").write_text(EXERCISES["reverse"].solution)
+    command("solve", "reverse")
+    assert "1 try\n" in command("list")[1]
+    assert "1 Versuch\n" in command("list", "--language", "de")[1]

@@ -58,7 +58,7 @@ def test_a_program_of_values_that_are_none_is_refused(tmp_path):
         tmp_path, "from clearhead.rasp import map, tokens\n\nanswer = map(lambda t: {t}, tokens)\n", "reverse"
     )
     assert verdict.lines[0].startswith(
-        "For a: expected a, came TypeError: expected numbers, a tensor or an array; came a set"
+        "For a: expected a, but it cannot be computed: TypeError: expected numbers, a tensor or an array; came a set"
     )
 
 
@@ -147,11 +147,38 @@ answer = aggregate(select(indices, length - indices, lambda key, query: key == q
 
 def test_a_right_program_says_what_it_compiles_into(tmp_path):
     verdict = verdict_of(tmp_path, EXERCISES["reverse"].solution, "reverse")
-    layers, heads, operations = EXERCISES["reverse"].fact("best").split()
-    assert verdict.lines == (
-        f"It compiles into {layers} layers and {heads} heads, from {operations} operations; the best known: "
-        f"{layers}, {heads}, {operations}.",
+    assert verdict.lines == ("It compiles into 4 layers, 2 heads, 5 operations. No better one is known.",)
+    assert EXERCISES["reverse"].fact("best") == "4 2 5"
+
+
+def test_a_program_s_cost_is_compared_with_the_best_known_and_one_of_a_kind_is_singular(tmp_path):
+    longer = EXERCISES["first-token"].solution + "answer = map(lambda token: token, answer)\n"
+    assert verdict_of(tmp_path, longer, "first-token").lines == (
+        "It compiles into 1 layer, 1 head, 4 operations; the best known: 1 layer, 1 head, 3 operations.",
     )
+    puzzle = replace(EXERCISES["first-token"], facts={"alphabet": "abc", "best": "2 1 4"})
+    (tmp_path / "mine.py").write_text(puzzle.solution)
+    assert check_file(puzzle, tmp_path / "mine.py", language="de").lines == (
+        "Daraus werden 1 Schicht, 1 Kopf, 3 Operationen. Das ist besser als das bisher Beste: "
+        "2 Schichten, 1 Kopf, 4 Operationen.",
+    )
+
+
+@pytest.mark.parametrize("code", ["key == length - 1", "key == query and length", "(lambda place: key == length)(0)"])
+def test_a_sequence_that_a_function_reads_is_named(tmp_path, code):
+    """It raises nothing: a comparison with a sequence is just never true, and a sequence itself always."""
+    source = f"""
+from clearhead.rasp import *
+
+length = selector_width(select(tokens, tokens, lambda key, query: True))
+answer = aggregate(select(indices, indices, lambda key, query: {code}), tokens)
+"""
+    said = "A function there reads `length`, which is a sequence"
+    said_last = verdict_of(tmp_path, source, "last-token").lines[-1]
+    looked_into = not code.startswith("(lambda")  # a function inside a function is not
+    assert said_last.startswith(said) == looked_into
+    right = EXERCISES["last-token"].solution.replace("True", "length is not None")
+    assert verdict_of(tmp_path, right, "last-token").is_right
 
 
 def test_a_program_that_does_not_compile_is_still_right(tmp_path):

@@ -84,8 +84,10 @@ def test_a_puzzle_takes_a_program():
 
 
 def test_a_name_that_is_none_says_which_is_near():
-    with pytest.raises(OptionError, match=r"there is no 'revers'\. Did you mean 'reverse'\?"):
+    with pytest.raises(OptionError, match=r"there is no exercise 'revers'\. Did you mean 'reverse'\?$"):
         hint("revers")
+    with pytest.raises(OptionError, match=r"there is no exercise 'xyz'; clearhead learn list shows them all"):
+        hint("xyz")
 
 
 def test_hints_end_with_the_last():
@@ -107,3 +109,27 @@ def test_an_answer_in_a_file_is_judged_as_one_that_is_here(name, tmp_path):
         there = check_file(exercise, path)
         assert there.state == here.state
         assert there.lines[-1:] == here.lines[-1:] or exercise.kind == "program"
+
+
+def test_what_a_function_was_called_with_is_shown_so_that_the_case_can_be_computed():
+    small = check("scale", lambda scores, d: scores / d)
+    assert small.lines[1] == "It was called with scores = [[2, -1]]; d = 4."
+    hidden = check("softmax", lambda scores: scores if scores.isinf().any() else torch.softmax(scores, -1))
+    assert hidden.lines[1] == "It was called with scores = [[0.5, -inf, 1]]."
+    large = check("scores", lambda query, key: key @ query.T, language="de")
+    assert large.lines[1] == "Aufgerufen wurde sie mit query (3 x 5); key (4 x 5)."
+    block = check("block", lambda x, w, n_heads: x)
+    assert block.lines[1].startswith("It was called with x (4 x 6); w {w_q, w_k, w_v, w_o, gamma_1, ")
+    assert block.lines[1].endswith("}; n_heads = 2.")
+
+
+def test_one_of_several_results_is_counted_from_one():
+    def step(x, keys, *rest):
+        return x, torch.zeros(len(keys) + 1, 4), rest[0]
+
+    def first_right(*arguments):
+        return EXERCISES["kv-cache"].checks["expected"](*arguments)[0], *step(*arguments)[1:]
+
+    assert check("kv-cache", step).lines[0].startswith("Given a cache of 3 tokens, result 1 of 3, at place 0: ")
+    german = check("kv-cache", first_right, language="de").lines[0]
+    assert german.startswith("Mit einem Cache von 3 Token, Ergebnis 2 von 3, bei Zeile 0, Spalte 0: ")

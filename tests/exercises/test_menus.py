@@ -28,9 +28,11 @@ def test_the_lines_of_a_solution_are_right(exercise):
 def test_what_a_line_cannot_compute_is_said_in_the_words_of_menus():
     lines = ["select | tokens | indices | key < query", "aggregate | line 1 | tokens"]
     verdict = check_menus(EXERCISES["reverse"], lines)
-    assert verdict.lines[0] == "For a: expected a, came line 1 does not fit its values."
+    assert verdict.lines[0] == "For a: expected a, but it cannot be computed: line 1 does not fit its values"
     german = check_menus(EXERCISES["reverse"], ["select | tokens | tokens | True", lines[1]], language="de")
-    assert german.lines[0] == "Bei ab: erwartet b a, gekommen die gewählten Keys haben verschiedene Werte."
+    assert german.lines[0] == (
+        "Bei ab: erwartet b a, aber es lässt sich nicht berechnen: die gewählten Keys haben verschiedene Werte"
+    )
 
 
 @pytest.mark.slow
@@ -39,7 +41,7 @@ def test_a_mystery_is_graded_by_its_marked_edges_too():
     edges = run_code(exercise.solution, exercise.name)["edges"]
     assert check_menus(exercise, exercise.menus, edges=edges).is_right
     verdict = check_menus(exercise, exercise.menus, edges=edges[:1])
-    assert verdict.lines == ("Edges: 1 of 2 found, 0 too many.",)
+    assert verdict.lines == ("Edges: 1 of 2 found, 0 too many.", "The program is right.")
     wrong = check_menus(exercise, [exercise.menus[0], "width | line 1"], edges=edges)
     assert [name for name, _ in wrong.computed] == ["line_1", "answer"]
 

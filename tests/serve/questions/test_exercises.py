@@ -84,7 +84,8 @@ def test_a_mystery_is_graded_by_its_edges_and_its_program(asked):
     edges = run_code(exercise.solution, exercise.name)["edges"]
     assert asked("grade", name=exercise.name, lines=list(exercise.menus), edges=edges)["state"] == "right"
     assert asked("grade", name=exercise.name, lines=list(exercise.menus))["lines"] == [
-        "Edges: 0 of 2 found, 0 too many."
+        "Edges: 0 of 2 found, 0 too many.",
+        "The program is right.",
     ]
 
 

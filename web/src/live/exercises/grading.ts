@@ -69,7 +69,7 @@ export class Grader implements Answering {
     return {
       ...verdict(name, false, [
         ...(marked === null || marked.right ? [] : marked.lines),
-        ...(wrong < 0 ? [] : [this.counterExample(key, wrong, came[wrong])]),
+        wrong < 0 ? this.say("program") : this.counterExample(key, wrong, came[wrong]),
         ...computed.map(([line, values]) => `  ${this.say("line", { name: line, values })}`),
         ...(mistake === undefined ? [] : [mistake.said]),
       ]),
@@ -90,7 +90,7 @@ export class Grader implements Answering {
   private counterExample({ texts, expected }: ProgramKey, at: number, answer: Computed): string {
     const row = expected[at] as Row;
     if (!("row" in answer))
-      return this.say("text", { given: texts[at], expected: showRow(row), came: this.show(answer) });
+      return this.say("stops", { given: texts[at], expected: showRow(row), came: this.show(answer) });
     const alike = showRow(row) === showRow(answer.row);
     const [wanted, came] = [row, answer.row].map((one) => showRow(one, alike ? quote : showValue));
     return this.say("text", { given: texts[at], expected: wanted, came });
