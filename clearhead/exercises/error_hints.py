@@ -28,9 +28,8 @@ def hint_for(pattern: str, en: str, de: str) -> ErrorHint:
 HINTS = (
     hint_for(
         r"TypeError: (sqrt|exp|log|sin|cos)\(\): argument 'input' .*must be Tensor, not (?:int|float)",
-        "`torch.{0}` takes a tensor, and that is a plain number: use `math.{0}` (a root is also `x ** 0.5`).",
-        "`torch.{0}` nimmt einen Tensor, und das ist eine einfache Zahl: Nimm `math.{0}` (eine Wurzel ist auch "
-        "`x ** 0.5`).",
+        "`torch.{0}` takes a tensor, and that is a plain number: use `math.{0}`.",
+        "`torch.{0}` nimmt einen Tensor, und das ist eine einfache Zahl: Nimm `math.{0}`.",
     ),
     hint_for(
         r"Boolean value of Tensor with more than one value|truth value of an array with more than one element",
@@ -125,7 +124,7 @@ def explain_error(error: str, language: Language) -> tuple[str, ...]:
     """Return what a common error means, as the line to show below it; nothing if it is not a common one.
 
     >>> explain_error("line 3: TypeError: sqrt(): argument 'input' (position 1) must be Tensor, not int", "en")
-    ('`torch.sqrt` takes a tensor, and that is a plain number: use `math.sqrt` (a root is also `x ** 0.5`).',)
+    ('`torch.sqrt` takes a tensor, and that is a plain number: use `math.sqrt`.',)
     """
     for hint in HINTS:
         if found := hint.pattern.search(error):
