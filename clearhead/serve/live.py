@@ -126,15 +126,15 @@ def live_page(
     round_weights(model)
     planner = Planner(model)
     listed, block = pack_tensors(planner.tensors, dtype)
-    tokenizers = list({id(tokenizer): tokenizer for tokenizer in run.task.tokenizers.values()}.values())
+    marks = [tokenizer.fingerprint() for tokenizer in run.task.tokenizers.values()]
+    tokenizers = dict(zip(marks, run.task.tokenizers.values(), strict=True))
     weightings = known_weightings()
     data = {
         "version": VERSION,
         "run": page_facts(run, pinned) | {"weightings": list(weightings)},
         "plan": planner.plan,
-        "task": task_plan(run)
-        | {"tokenizer": [tokenizers.index(tokenizer) for tokenizer in run.task.tokenizers.values()]},
-        "tokenizers": [tokenizer_plan(tokenizer) for tokenizer in tokenizers],
+        "task": task_plan(run) | {"tokenizer": [[*tokenizers].index(mark) for mark in marks]},
+        "tokenizers": [tokenizer_plan(tokenizer) for tokenizer in tokenizers.values()],
         "weightings": weightings,
         "tensors": listed,
         "positions": position_words(run),

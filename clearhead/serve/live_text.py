@@ -102,6 +102,7 @@ def tokenizer_plan(tokenizer: Tokenizer) -> dict[str, Any]:
         "added": [
             {name: token[name] for name in ("id", "content", "special", "normalized")} for token in added(config)
         ],
+        "trims": trims(config["post_processor"]),
         "imported": tokenizer.imported is not None,
         "special": sorted(tokenizer.special),
         "ids": {name: getattr(tokenizer, name) for name in names},
@@ -121,6 +122,16 @@ def added(config: Mapping[str, Any]) -> list[dict[str, Any]]:
                 f"does not know. {UNKNOWN_TO_PAGE}"
             )
     return config["added_tokens"]
+
+
+def trims(part: dict[str, Any] | None) -> list[dict[str, bool]]:
+    """Return the post-processors that take the spaces at a token's ends out of the characters it stands for."""
+    if part is None:
+        return []
+    if part["type"] == "Sequence":
+        return [each for inner in part["processors"] for each in trims(inner)]
+    trimming = part["type"] in ("ByteLevel", "RobertaProcessing") and part["trim_offsets"]
+    return [{"add_prefix_space": part["add_prefix_space"]}] if trimming else []
 
 
 def check_model(model: Mapping[str, Any]) -> None:

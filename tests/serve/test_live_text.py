@@ -9,7 +9,7 @@ from clearhead.errors import OptionError
 from clearhead.serve.live_text import to_javascript, tokenizer_plan
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.run import Run
-from tests.serve.live_engine import ODD, Engine
+from tests.serve.live_engine import ODD, Asked
 
 pytestmark = pytest.mark.slow
 
@@ -36,13 +36,12 @@ def test_every_tokenizer_gives_the_same_ids(kind, lower, translator, script, tmp
     draw = random.Random(0)
     letters = "".join(sorted(set(ODD))) + "ΣςİßǅéÅ\u0301\u200d\ufeff\x85\n\x10▁ヽ中०🇩🇪٣"
     texts = [ODD, "<s> <0xE2> </s>", "Ein  Haus's it's", *("".join(draw.choices(letters, k=20)) for _ in range(60))]
-    page = Engine(script, run, tmp_path)
-    for text, got in zip(texts, page.ask([["tokens", text] for text in texts]), strict=True):
+    page = Asked(script, run, tmp_path)
+    for text, got in zip(texts, page.engine.ask([["tokens", text] for text in texts]), strict=True):
         ids = made.encode(text)
         wanted = {"ids": ids, "text": made.decode(ids), "pieces": [made.pieces([token])[0] for token in ids]}
-        assert {name: got["answer"][name] for name in wanted} == wanted, text
-        if not lower:
-            assert got["answer"]["unseen"] == made.unseen(text), text
+        assert got["answer"] == {**wanted, "unseen": made.unseen(text)}, text
+    page.check([["tokenize", {"text": text}] for text in texts])
 
 
 @pytest.mark.parametrize("pattern", [r"\bword", r"(?>a)", r"a++", r"[[:alpha:]]"])
@@ -103,9 +102,10 @@ def from_elsewhere(kind):
 def test_tokenizers_from_elsewhere_give_the_same_ids(kind, translator, script, tmp_path):
     made = from_elsewhere(kind)
     task = dataclasses.replace(translator.task, tokenizers={"source": made, "target": made})
-    page = Engine(script, Run(translator.folder, task, translator.model, 0), tmp_path)
+    page = Asked(script, Run(translator.folder, task, translator.model, 0), tmp_path)
     texts = [ODD, "Ein  Haus's IT'S 1234567\n\n ok", "[CLS] <s> naïve.", " zwei", "日本 x"]
-    for text, got in zip(texts, page.ask([["tokens", text] for text in texts]), strict=True):
+    for text, got in zip(texts, page.engine.ask([["tokens", text] for text in texts]), strict=True):
         ids = made.encode(text)
         assert got["answer"]["ids"] == ids, text
         assert got["answer"]["text"] == made.decode(ids), text
+    page.check([["tokenize", {"text": text}] for text in texts])

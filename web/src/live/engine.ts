@@ -22,6 +22,7 @@ import {
   type AskTerms,
   type AskThumbs,
   type AskTile,
+  type AskTokenize,
   type AskTrace,
   type AskVectors,
   type BoxNumbers,
@@ -50,6 +51,7 @@ import {
   type Spaces,
   type Stream,
   type Thumbs,
+  type TokenizedText,
 } from "../lib/source";
 import { MASKED, thumbByte } from "../lib/thumbs";
 import { tileOf } from "../lib/tiles";
@@ -64,6 +66,7 @@ import { sample } from "./sample";
 import { neighboursOf } from "./tables";
 import { continuation, type Decoding, Task } from "./task";
 import { headVector, matrix, rowOf, type Tensor } from "./tensor";
+import { tokenized } from "./tokenized";
 import { boxesOf, tapNames, Trace } from "./trace";
 import { unitsOf } from "./units";
 
@@ -499,6 +502,10 @@ export class Engine implements Answering {
 
   positions({ n = 64 }: AskPositions): Positions {
     return positionsOf(this.model, this.live.positions, Math.min(1024, Math.max(2, n)));
+  }
+
+  tokenize(request: AskTokenize): TokenizedText {
+    return tokenized(this.task, request);
   }
 
   /** What decoding from a text begins with; an output that continues the text leaves room for a trace of both. */

@@ -2,7 +2,14 @@
 
 import type { Component } from "./plan";
 
-export type Encode = (word: string) => number[];
+/** A token, and from which UTF-16 unit of the word to which it stands. */
+export interface Piece {
+  id: number;
+  start: number;
+  stop: number;
+}
+
+export type Encode = (word: string) => Piece[];
 
 const MOST_KNOWN = 10_000;
 
@@ -10,33 +17,49 @@ const MOST_KNOWN = 10_000;
 export function bytePairs(model: Component): Encode {
   const vocab = new Map(Object.entries(model.vocab as Record<string, number>));
   const merges = new Map<string, [number, number]>();
-  (model.merges as (string | [string, string])[]).forEach((merge, rank) => {
-    const [first, second] = typeof merge === "string" ? merge.split(" ") : merge;
+  mergesOf(model).forEach(([first, second], rank) => {
     merges.set(`${vocab.get(first)} ${vocab.get(second)}`, [rank, vocab.get(first + second)!]);
   });
   const unknown = vocab.get((model.unk_token as string | null) ?? "");
-  const known = new Map<string, number[]>();
+  const known = new Map<string, Piece[]>();
   return (word) => {
     const before = known.get(word);
     if (before !== undefined) return before;
     const whole = model.ignore_merges ? vocab.get(word) : undefined;
-    const made = whole === undefined ? mergePairs(letters(word, vocab, model, unknown), merges) : [whole];
+    const made =
+      whole === undefined
+        ? mergePairs(letters(word, vocab, model, unknown), merges)
+        : [{ id: whole, start: 0, stop: word.length }];
     if (known.size < MOST_KNOWN) known.set(word, made);
     return made;
   };
 }
 
-/** The ids of single characters; bytes for those that are unknown, if the model has them. */
-function letters(word: string, vocab: Map<string, number>, model: Component, unknown: number | undefined): number[] {
-  const ids: number[] = [];
+/** The pairs that BPE merges, in the order in which they were learned; older files write a pair as one text. */
+export function mergesOf(model: Component): [string, string][] {
+  return ((model.merges ?? []) as (string | [string, string])[]).map((merge) => {
+    if (typeof merge !== "string") return merge;
+    const space = merge.indexOf(" ");
+    return [merge.slice(0, space), merge.slice(space + 1)];
+  });
+}
+
+/** The tokens of single characters; bytes for those that are unknown, if the model has them. */
+function letters(word: string, vocab: Map<string, number>, model: Component, unknown: number | undefined): Piece[] {
+  const pieces: Piece[] = [];
+  let stop = 0;
   for (const letter of word) {
+    const start = stop;
+    stop += letter.length;
     const own = vocab.get(letter);
     const bytes = own === undefined && model.byte_fallback ? byteIds(letter, vocab) : null;
-    if (own !== undefined) ids.push(own);
-    else if (bytes !== null) ids.push(...bytes);
-    else if (unknown !== undefined && !(model.fuse_unk && ids.at(-1) === unknown)) ids.push(unknown);
+    const last = pieces.at(-1);
+    if (own !== undefined) pieces.push({ id: own, start, stop });
+    else if (bytes !== null) pieces.push(...bytes.map((id) => ({ id, start, stop })));
+    else if (unknown !== undefined && model.fuse_unk && last?.id === unknown) last.stop = stop;
+    else if (unknown !== undefined) pieces.push({ id: unknown, start, stop });
   }
-  return ids;
+  return pieces;
 }
 
 function byteIds(text: string, vocab: Map<string, number>): number[] | null {
@@ -46,17 +69,18 @@ function byteIds(text: string, vocab: Map<string, number>): number[] | null {
   return ids.every((id) => id !== undefined) ? (ids as number[]) : null;
 }
 
-function mergePairs(ids: number[], merges: Map<string, [number, number]>): number[] {
-  while (ids.length > 1) {
+function mergePairs(pieces: Piece[], merges: Map<string, [number, number]>): Piece[] {
+  while (pieces.length > 1) {
     let [best, at, made] = [Infinity, -1, -1];
-    for (let place = 0; place + 1 < ids.length; place++) {
-      const merge = merges.get(`${ids[place]} ${ids[place + 1]}`);
+    for (let place = 0; place + 1 < pieces.length; place++) {
+      const merge = merges.get(`${pieces[place].id} ${pieces[place + 1].id}`);
       if (merge !== undefined && merge[0] < best) [best, at, made] = [merge[0], place, merge[1]];
     }
     if (at < 0) break;
-    ids = [...ids.slice(0, at), made, ...ids.slice(at + 2)];
+    const { start } = pieces[at];
+    pieces = [...pieces.slice(0, at), { id: made, start, stop: pieces[at + 1].stop }, ...pieces.slice(at + 2)];
   }
-  return ids;
+  return pieces;
 }
 
 /** The likeliest way to cut a piece into tokens; what has none is unknown, or bytes. */
@@ -97,7 +121,7 @@ function spell(
   unknown: number,
   bytes: (text: string) => number[] | null,
   ids: Map<string, number>,
-): number[] {
+): Piece[] {
   const pieces: { text: string; id: number }[] = [];
   for (let end = signs.length; end > 0; end = best[end].from) {
     const { from, id } = best[end];
@@ -106,9 +130,13 @@ function spell(
     if (id === unknown && last?.id === unknown) last.text = text + last.text;
     else pieces.push({ text, id });
   }
-  return pieces
-    .reverse()
-    .flatMap(({ text, id }) => (id === unknown ? [...(known(text, ids) ?? bytes(text) ?? [unknown])] : [id]));
+  let stop = 0;
+  return pieces.reverse().flatMap(({ text, id }) => {
+    const start = stop;
+    stop += text.length;
+    const made = id === unknown ? (known(text, ids) ?? bytes(text) ?? [unknown]) : [id];
+    return made.map((one) => ({ id: one, start, stop }));
+  });
 }
 
 function known(text: string, ids: Map<string, number>): number[] | null {
@@ -121,7 +149,7 @@ export function wordLevel(model: Component): Encode {
   const unknown = vocab.get(model.unk_token as string);
   return (word) => {
     const id = vocab.get(word) ?? unknown;
-    return id === undefined ? [] : [id];
+    return id === undefined ? [] : [{ id, start: 0, stop: word.length }];
   };
 }
 
@@ -131,20 +159,24 @@ export function wordPiece(model: Component): Encode {
   const unknown = vocab.get(model.unk_token as string)!;
   const prefix = model.continuing_subword_prefix as string;
   return (word) => {
+    const whole = [{ id: unknown, start: 0, stop: word.length }];
     const signs = Array.from(word);
-    if (signs.length > (model.max_input_chars_per_word as number)) return [unknown];
-    const ids: number[] = [];
+    if (signs.length > (model.max_input_chars_per_word as number)) return whole;
+    const pieces: Piece[] = [];
+    let unit = 0;
     for (let start = 0; start < signs.length;) {
       let end = signs.length;
+      let text = "";
       let id: number | undefined;
       for (; end > start; end--) {
-        id = vocab.get((start > 0 ? prefix : "") + signs.slice(start, end).join(""));
+        text = signs.slice(start, end).join("");
+        id = vocab.get((start > 0 ? prefix : "") + text);
         if (id !== undefined) break;
       }
-      if (id === undefined) return [unknown];
-      ids.push(id);
+      if (id === undefined) return whole;
+      pieces.push({ id, start: unit, stop: (unit += text.length) });
       start = end;
     }
-    return ids;
+    return pieces;
   };
 }

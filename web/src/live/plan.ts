@@ -222,6 +222,8 @@ export interface TokenizerPlan {
   decoder: Component | null;
   added: { id: number; content: string; special: boolean; normalized: boolean }[];
   imported: boolean;
+  /** Post-processors that take spaces out of the ranges of tokens. */
+  trims: { add_prefix_space: boolean }[];
   special: number[];
   ids: { pad: number; unknown: number; start: number; end: number; mask: number };
   kind: string;

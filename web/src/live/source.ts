@@ -16,7 +16,7 @@ import { VIEWS } from "../lib/views";
 import type { Answered, Question, Setup } from "./worker";
 
 /** What the engine does not answer for; some of them have an answer key in a lesson's page. */
-const NEED_THE_RUN: readonly ViewName[] = ["circuit", "design", "exercises", "sequence", "tokens", "training"];
+const NEED_THE_RUN: readonly ViewName[] = ["circuit", "design", "exercises", "sequence", "training"];
 const REMEMBERED = 400;
 const GONE = 410;
 

@@ -3,12 +3,20 @@
  * It knows the components that clearhead/serve/live_text.py lists; its regular expressions are in JavaScript's spelling.
  */
 
+import { Aligned } from "./aligned";
 import { bytePairs, type Encode, unigram, wordLevel, wordPiece } from "./merging";
 import type { Component, TokenizerPlan } from "./plan";
 
 export const LOST = "\ufffd";
 const SPACE = "▁";
 const WORDS = /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu; // prettier-ignore
+
+/** A token, and from which character of the text to which it stands. */
+export interface Span {
+  id: number;
+  start: number;
+  stop: number;
+}
 
 export class Tokenizer {
   readonly ids: TokenizerPlan["ids"];
@@ -40,36 +48,51 @@ export class Tokenizer {
   }
 
   encode(text: string): number[] {
-    return this.split(text).flatMap((part) => (typeof part === "number" ? [part] : this.encodePlain(part)));
+    return this.spans(text).flatMap((word) => word.map(({ id }) => id));
+  }
+
+  /** The tokens of a text, word by word, each with the characters that it stands for. */
+  spans(text: string): Span[][] {
+    const words = this.split(text).flatMap((part) =>
+      "id" in part
+        ? [[part]]
+        : this.words(part).map((word) =>
+            this.encodeWord(word.text).map(({ id, start, stop }) => ({ id, ...word.range(start, stop) })),
+          ),
+    );
+    this.plan.trims.forEach(({ add_prefix_space }) => trim(words, (id) => this.token(id), add_prefix_space));
+    return words.filter((word) => word.length > 0);
+  }
+
+  /** A token as the vocabulary has it. */
+  token(id: number): string {
+    return this.tokens.get(id) ?? "";
   }
 
   /** The added tokens that a text has, and what is between them. Special ones are text, but in an imported model. */
-  private split(text: string): (number | string)[] {
+  private split(text: string): (Span | Aligned)[] {
     const wanted = this.plan.added.filter(({ special, content }) => content !== "" && (this.plan.imported || !special));
-    if (wanted.length === 0) return [text];
     const longest = wanted.toSorted((a, b) => b.content.length - a.content.length);
-    const found: (number | string)[] = [];
-    let rest = text;
-    for (let place = 0; place < rest.length;) {
-      const token = longest.find(({ content }) => rest.startsWith(content, place));
+    const whole = Aligned.of(text);
+    const found: (Span | Aligned)[] = [];
+    let last = 0;
+    for (let place = 0; place < text.length;) {
+      const token = longest.find(({ content }) => text.startsWith(content, place));
       if (token === undefined) {
         place++;
         continue;
       }
-      if (place > 0) found.push(rest.slice(0, place));
-      found.push(token.id);
-      [rest, place] = [rest.slice(place + token.content.length), 0];
+      if (place > last) found.push(whole.slice(last, place));
+      last = place + token.content.length;
+      found.push({ id: token.id, ...whole.range(place, last) });
+      place = last;
     }
-    return rest === "" ? found : [...found, rest];
+    return last === text.length ? found : [...found, whole.slice(last)];
   }
 
-  private encodePlain(text: string): number[] {
-    return this.words(text).flatMap((word) => this.encodeWord(word));
-  }
-
-  private words(text: string): string[] {
+  private words(text: Aligned): Aligned[] {
     const normal = normalize(this.plan.normalizer, text);
-    return normal === "" ? [] : preTokenize(this.plan.pre_tokenizer, [normal]);
+    return normal.text === "" ? [] : preTokenize(this.plan.pre_tokenizer, [normal]);
   }
 
   decode(ids: readonly number[]): string {
@@ -81,7 +104,20 @@ export class Tokenizer {
   /** Each token as it is shown to people. */
   piece(id: number): string {
     const token = this.tokens.get(id) ?? `<id:${id}>`;
+    return this.shown(token);
+  }
+
+  /** A token, or a part of one, as people see it. */
+  shown(token: string): string {
     return Array.from(this.byteLevel ? fromByteLevel(token) : token, visible).join("");
+  }
+
+  /** The bytes of text that a token stands for. */
+  bytesOf(token: string): number[] {
+    const own = Array.from(token, (sign) => BYTE_OF.get(sign));
+    if (this.byteLevel && own.every((byte) => byte !== undefined)) return own;
+    const byte = BYTE.exec(token);
+    return byte === null ? [...new TextEncoder().encode(token.replaceAll(SPACE, " "))] : [parseInt(byte[1], 16)];
   }
 
   /** The pieces that tokens stand for, special ones by their usual names. */
@@ -95,14 +131,11 @@ export class Tokenizer {
 
   /** What of the text is unknown, each once, in order: characters, or words if the tokens are words. */
   unseen(text: string): string {
-    const words = ["WordLevel", "WordPiece"].includes(this.plan.model.type);
-    const whole = words ? this.words(text) : Array.from(normalize(this.plan.normalizer, text));
-    const found = words
-      ? whole.filter((word) => this.encodeWord(word).includes(this.ids.unknown))
-      : whole.filter((letter) =>
-          preTokenize(this.plan.pre_tokenizer, [letter]).some((one) => this.encodeWord(one).includes(this.ids.unknown)),
-        );
-    return [...new Set(found)].join(words ? " " : "");
+    const letters = Array.from(text);
+    const unknown = this.spans(text).flatMap((word) => word.filter(({ id }) => id === this.ids.unknown));
+    const found = unknown.map(({ start, stop }) => letters.slice(start, stop).join(""));
+    if (["WordLevel", "WordPiece"].includes(this.plan.model.type)) return [...new Set(found)].join(" ");
+    return [...new Set(found.join(""))].join("");
   }
 }
 
@@ -120,23 +153,23 @@ function escape(text: string): string {
   return text.replace(/[\^$\\.*+?()[\]{}|/\-&~#!%,:;<=>@`]/g, (sign) => `\\u{${sign.codePointAt(0)!.toString(16)}}`);
 }
 
-function normalize(part: Component | null, text: string): string {
+function normalize(part: Component | null, text: Aligned): Aligned {
   switch (part?.type) {
     case "Sequence":
       return (part.normalizers as Component[]).reduce((made, one) => normalize(one, made), text);
     case "Replace":
-      return text.replace(regexOf(part.pattern), () => part.content as string);
+      return text.replace(regexOf(part.pattern), part.content as string);
     case "Prepend":
-      return text === "" ? "" : (part.prepend as string) + text;
+      return text.prepend(part.prepend as string);
     case "Lowercase":
-      return lower(text);
+      return text.map(lower);
     case "NFC":
     case "NFD":
     case "NFKC":
     case "NFKD":
       return text.normalize(part.type);
     case "StripAccents":
-      return text.replace(/\p{Mn}/gu, "");
+      return text.map(withoutAccent);
     case "Strip":
       return stripped(text, Boolean(part.strip_left), Boolean(part.strip_right));
     case "BertNormalizer":
@@ -147,67 +180,79 @@ function normalize(part: Component | null, text: string): string {
 }
 
 /** Lower case letter by letter: JavaScript alone writes a final sigma in another way. */
-function lower(text: string): string {
-  return Array.from(text, (letter) => letter.toLowerCase()).join("");
+function lower(letter: string): string {
+  return letter.toLowerCase();
 }
 
-function stripped(text: string, left: boolean, right: boolean): string {
-  if (left) text = text.replace(/^\p{White_Space}+/u, "");
-  return right ? text.replace(/\p{White_Space}+$/u, "") : text;
+function withoutAccent(letter: string): string {
+  return /\p{Mn}/u.test(letter) ? "" : letter;
 }
 
-const HAN = /[\u{4E00}-\u{9FFF}\u{3400}-\u{4DBF}\u{20000}-\u{2A6DF}\u{2A700}-\u{2B73F}\u{2B740}-\u{2B81F}\u{2B920}-\u{2CEAF}\u{F900}-\u{FAFF}\u{2F800}-\u{2FA1F}]/gu; // prettier-ignore
+function stripped(text: Aligned, left: boolean, right: boolean): Aligned {
+  const start = left ? /^\p{White_Space}*/u.exec(text.text)![0].length : 0;
+  const stop = right ? text.text.replace(/\p{White_Space}+$/u, "").length : text.text.length;
+  return text.slice(start, Math.max(start, stop));
+}
 
-function bertNormal(part: Component, text: string): string {
-  if (part.clean_text)
-    text = text.replace(/[\p{Cc}\p{Cf}\p{Co}\ufffd]/gu, (sign) => (/[\t\n\r]/.test(sign) ? " " : "")).replace(/\p{White_Space}/gu, " "); // prettier-ignore
-  if (part.handle_chinese_chars) text = text.replace(HAN, " $& ");
+const HAN = /[\u{4E00}-\u{9FFF}\u{3400}-\u{4DBF}\u{20000}-\u{2A6DF}\u{2A700}-\u{2B73F}\u{2B740}-\u{2B81F}\u{2B920}-\u{2CEAF}\u{F900}-\u{FAFF}\u{2F800}-\u{2FA1F}]/u; // prettier-ignore
+
+function bertNormal(part: Component, text: Aligned): Aligned {
+  if (part.clean_text) text = text.map(cleaned);
+  if (part.handle_chinese_chars) text = text.map((letter) => (HAN.test(letter) ? ` ${letter} ` : letter));
   const strips = part.strip_accents ?? part.lowercase;
-  if (strips) text = text.normalize("NFD").replace(/\p{Mn}/gu, "");
-  return part.lowercase ? lower(text) : text;
+  if (strips) text = text.normalize("NFD").map(withoutAccent);
+  return part.lowercase ? text.map(lower) : text;
+}
+
+function cleaned(letter: string): string {
+  if (/[\t\n\r]/.test(letter)) return " ";
+  if (/[\p{Cc}\p{Cf}\p{Co}\ufffd]/u.test(letter)) return "";
+  return /\p{White_Space}/u.test(letter) ? " " : letter;
 }
 
 type Behavior = "Isolated" | "Removed" | "MergedWithPrevious" | "MergedWithNext" | "Contiguous";
 
 /** Cuts a text at what a pattern finds. */
-function cut(text: string, pattern: RegExp, behavior: Behavior, invert = false): string[] {
-  let parts: [string, boolean][] = [];
+function cut(text: Aligned, pattern: RegExp, behavior: Behavior, invert = false): Aligned[] {
+  let parts: [start: number, stop: number, found: boolean][] = [];
   let last = 0;
-  for (const match of text.matchAll(pattern)) {
+  for (const match of text.text.matchAll(pattern)) {
     if (match[0] === "") continue;
-    if (match.index > last) parts.push([text.slice(last, match.index), false]);
-    parts.push([match[0], true]);
+    if (match.index > last) parts.push([last, match.index, false]);
     last = match.index + match[0].length;
+    parts.push([match.index, last, true]);
   }
-  if (last < text.length) parts.push([text.slice(last), false]);
-  if (invert) parts = parts.map(([part, found]) => [part, !found]);
-  const made: string[] = [];
-  let [before, pending] = [false, ""];
-  for (const [part, found] of parts) {
+  if (last < text.text.length) parts.push([last, text.text.length, false]);
+  if (invert) parts = parts.map(([start, stop, found]) => [start, stop, !found]);
+  const made: [start: number, stop: number][] = [];
+  let [before, pending]: [boolean, number | null] = [false, null];
+  for (const [start, stop, found] of parts) {
     if (behavior === "Removed") {
-      if (!found) made.push(part);
-    } else if (behavior === "MergedWithPrevious" && found && !before && made.length > 0) made[made.length - 1] += part;
+      if (!found) made.push([start, stop]);
+    } else if (behavior === "MergedWithPrevious" && found && !before && made.length > 0) made.at(-1)![1] = stop;
     else if (behavior === "MergedWithNext" && found) {
-      if (pending) made.push(pending);
-      pending = part;
+      if (pending !== null) made.push([pending, start]);
+      pending = start;
     } else if (behavior === "MergedWithNext") {
-      made.push(pending + part);
-      pending = "";
-    } else if (behavior === "Contiguous" && found && before) made[made.length - 1] += part;
-    else made.push(part);
+      made.push([pending ?? start, stop]);
+      pending = null;
+    } else if (behavior === "Contiguous" && found && before) made.at(-1)![1] = stop;
+    else made.push([start, stop]);
     before = found;
   }
-  return pending ? [...made, pending] : made;
+  if (pending !== null) made.push([pending, text.text.length]);
+  return made.map(([start, stop]) => text.slice(start, stop));
 }
 
-function preTokenize(part: Component | null, words: string[]): string[] {
+function preTokenize(part: Component | null, words: Aligned[]): Aligned[] {
   switch (part?.type) {
     case "Sequence":
       return (part.pretokenizers as Component[]).reduce((made, one) => preTokenize(one, made), words);
     case "ByteLevel":
       return words.flatMap((word) => {
-        const text = part.add_prefix_space && !word.startsWith(" ") ? ` ${word}` : word;
-        return (part.use_regex === false ? [text] : cut(text, WORDS, "Isolated")).map(toByteLevel);
+        const text = part.add_prefix_space && !word.text.startsWith(" ") ? word.prepend(" ") : word;
+        const pieces = part.use_regex === false ? [text] : cut(text, WORDS, "Isolated");
+        return pieces.map((piece) => piece.map(toByteLevel));
       });
     case "Digits":
       return words.flatMap((word) => cut(word, /\p{N}/gu, part.individual_digits ? "Isolated" : "Contiguous"));
@@ -218,8 +263,8 @@ function preTokenize(part: Component | null, words: string[]): string[] {
     case "WhitespaceSplit":
       return words.flatMap((word) => cut(word, /\p{White_Space}+/gu, "Removed"));
     case "Whitespace":
-      return words.flatMap(
-        (word) => word.match(/[\p{L}\p{M}\p{N}\p{Pc}]+|[^\p{L}\p{M}\p{N}\p{Pc}\p{White_Space}]+/gu) ?? [],
+      return words.flatMap((word) =>
+        cut(word, /[\p{L}\p{M}\p{N}\p{Pc}]+|[^\p{L}\p{M}\p{N}\p{Pc}\p{White_Space}]+/gu, "Removed", true),
       );
     case "BertPreTokenizer":
       return words.flatMap((word) =>
@@ -230,12 +275,26 @@ function preTokenize(part: Component | null, words: string[]): string[] {
   }
 }
 
-function metaspace(part: Component, word: string, first: boolean): string[] {
+function metaspace(part: Component, word: Aligned, first: boolean): Aligned[] {
   const sign = part.replacement as string;
-  let text = word.replaceAll(" ", sign);
+  let text = word.map((letter) => (letter === " " ? sign : letter));
   const scheme = part.prepend_scheme ?? (part.add_prefix_space === false ? "never" : "always");
-  if ((scheme === "always" || (scheme === "first" && first)) && !text.startsWith(sign)) text = sign + text;
+  if ((scheme === "always" || (scheme === "first" && first)) && !text.text.startsWith(sign)) text = text.prepend(sign);
   return part.split === false ? [text] : cut(text, new RegExp(escape(sign), "gv"), "MergedWithNext");
+}
+
+/** Takes the spaces at the ends of tokens out of their ranges, as the post-processors of GPT-2 and RoBERTa do. */
+function trim(words: Span[][], token: (id: number) => string, prefixed: boolean): void {
+  const isSpace = (sign: string): boolean => sign === SIGNS[32] || /\p{White_Space}/u.test(sign);
+  words.flat().forEach((span, place) => {
+    const signs = Array.from(token(span.id));
+    let leading = signs.findIndex((sign) => !isSpace(sign));
+    if (leading < 0) leading = signs.length;
+    const trailing = signs.length - 1 - signs.findLastIndex((sign) => !isSpace(sign));
+    if (leading > 0 && prefixed && (place === 0 || span.start === 0)) leading--;
+    span.start = Math.min(span.start + leading, span.stop);
+    if (trailing > 0 && span.stop >= trailing) span.stop = Math.max(span.stop - trailing, span.start);
+  });
 }
 
 function decodeWith(part: Component, tokens: string[]): string[] {
