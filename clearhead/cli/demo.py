@@ -110,7 +110,7 @@ def write_page(results: demo_page.DemoResults) -> Path | None:
         return None
     page = results.run.folder.path / "live.html"
     with os_errors_as_run_errors(page):
-        write_text(page, live.live_page(results.run).text)
+        write_text(page, live.live_page(results.run, film=True).text)
     return page
 
 

@@ -11,7 +11,7 @@ from clearhead.experiments.tracing import trace
 from clearhead.files import write_text
 from clearhead.options import Option
 from clearhead.serve.answer_key import packed_key
-from clearhead.serve.live import PLACE, check_built, check_size, live_page
+from clearhead.serve.live import MOST_FILM, PLACE, PageFilm, check_built, check_size, live_page
 from clearhead.tracing import Trace
 from clearhead.tracing.edits import Edit
 from clearhead.training.claiming import check_output
@@ -36,13 +36,15 @@ def page(
         str | None,
         Option(help="A lesson to give with it: attention, attention-de, or a Markdown file of yours.", takes="NAME"),
     ] = None,
+    no_film: Annotated[bool, Option(help="Leave the steps of the training out, for a smaller page.")] = False,
     parts: Parts = None,
     as_json: Annotated[bool, Option(help="Print one JSON object.", word="json")] = False,
 ) -> None:
     """Write the explorer and the model as one HTML file that needs no server and no network.
 
     Whoever opens it types any text and sees every layer, head and number; the model runs in the browser. Up to a
-    million parameters the weights stay float32; beyond, they are rounded to float16; 30 million are the most. A part
+    million parameters the weights stay float32; beyond, they are rounded to float16; 30 million are the most. The steps
+    of the training's film are in it too, rounded to 11 bits, as many as fit into 12 MB. A part
     that the page cannot compute is refused by name. With --lesson the page opens as that lesson, which ends with a line
     to hand in.
     """
@@ -51,14 +53,16 @@ def page(
     check_built()
     check_size(RunFolder(Path(run)))
     loaded = load(run, device="cpu", step=step)
-    live = live_page(loaded, exercises=None if planned is None else packed_key(planned))
+    live = live_page(loaded, exercises=None if planned is None else packed_key(planned), film=not no_film)
     write_text(output, live.text if planned is None else live.text.replace(PLACE, lesson_tags(planned) + PLACE, 1))
     size = output.stat().st_size
     if as_json:
-        show_json({"output": str(output), "bytes": size, "parameters": live.parameters, "weights": live.dtype})
+        about = {"output": str(output), "bytes": size, "parameters": live.parameters, "weights": live.dtype}
+        show_json(about | {"film": list(live.film.steps)})
         return
     rounded = ", rounded from float32" if live.dtype == "float16" else ""
-    write(f"{output}: {size / 1e6:.1f} MB, {live.parameters:,} parameters in {live.dtype}{rounded}\n")
+    filmed = "" if no_film else film_words(live.film)
+    write(f"{output}: {size / 1e6:.1f} MB, {live.parameters:,} parameters in {live.dtype}{rounded}{filmed}\n")
     if planned is None:
         return
     for task in (each for each in planned["steps"] if each["answer"] is not None):
@@ -66,6 +70,16 @@ def page(
         found = heads_that_answer(loaded, text, task["answer"])
         solved = "switch off " + " or ".join(found) if found else "no single head does it; try it before the lesson"
         write(f"“{task['title']}”, {text!r}: {solved}\n")
+
+
+def film_words(film: PageFilm) -> str:
+    """Return what a page has of the run's film, as the end of a sentence."""
+    if not film.of:
+        return ""
+    if not film.steps:
+        return f"; without the film, whose {film.of} steps would take more than {MOST_FILM / 1e6:.0f} MB"
+    some = "" if len(film.steps) == film.of else f" of its {film.of}"
+    return f"; film of {len(film.steps)}{some} steps, rounded to 11 bits ({sum(map(len, film.lines)) / 1e6:.1f} MB)"
 
 
 def heads_that_answer(run: Run, text: str, wanted: str) -> list[str]:

@@ -18,7 +18,7 @@ from clearhead.exercises.lesson import VIEWS, Lesson, view_of
 from clearhead.exercises.menus import list_repairs, write_repair
 from clearhead.exercises.mysteries import make_mystery
 from clearhead.exercises.slips import SlipModel, steps_of
-from clearhead.serve.live import deflate
+from clearhead.serve.packing import deflate
 from clearhead.serve.questions.exercises import (
     AskExercises,
     GradedAnswer,

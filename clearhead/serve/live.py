@@ -2,15 +2,13 @@
 
 The page is the explorer with the engine of web/src/live/ in place of the server. Into it go the run's facts, the plan
 of its model (`live_plan`), its tokenisers and task (`live_text`) and its weights: float32 up to a million parameters,
-beyond that float16, rounded to the nearest. Where the model cannot be in it, answers about one text are (`recorded`).
+beyond that float16, rounded to the nearest. Earlier steps of the training, where they are asked for, are rounded to 11
+bits (`packing`). Where the model cannot be in it, answers about one text are (`recorded`).
 """
 
-import base64
 import copy
-import json
-import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,24 +19,28 @@ from clearhead.model.sizes import build_for_shapes
 from clearhead.serve.curves import Curves
 from clearhead.serve.live_plan import Planner, known_weightings
 from clearhead.serve.live_text import task_plan, tokenizer_plan
+from clearhead.serve.packing import deflate, pack_steps, pack_tensors, script_json
 from clearhead.serve.questions.positions import PositionsMessage, positions
-from clearhead.serve.questions.run import Example, Opening, RunFacts, run_facts
+from clearhead.serve.questions.run import CurveLine, CurvesMessage, Example, Opening, RunFacts, run_facts
 from clearhead.training.folder import RunFolder
-from clearhead.training.reporting import replace_nonfinite
-from clearhead.training.run import Run
+from clearhead.training.run import Run, load
 
 TEMPLATE = Path(__file__).parent / "static" / "live.html"
 """The page without a model, as `make web` builds it."""
 PLACE = '<script type="application/json" id="clearhead-data">'
 """The tag after which the run's facts and the plan go."""
 WEIGHTS = '<script type="text/plain" id="clearhead-weights">'
-"""The tag after which the weights go."""
+"""The tag after which the weights go, those of earlier steps in the lines after their own."""
 POSITIONS = 64
 """How many the page shows of each kind (web/src/views/Positions.svelte)."""
 EXACT = 1_000_000
 """Up to so many parameters the weights stay float32; beyond, they are float16."""
 MOST = 30_000_000
 """The most parameters of a live page: 60 MB of weights, and a few seconds for a text of 64 tokens."""
+MOST_FILM = 12_000_000
+"""The most characters that the film takes in a page; the demo's takes 6.7 million."""
+MOST_LINES = 2_000
+"""The most lines of the training's log in a page: more than its curves have pixels."""
 LARGEST = 65_504
 """The largest number in float16: a tensor with a larger one stays float32."""
 VERSION = 1
@@ -51,6 +53,26 @@ class PinnedText(NamedTuple):
     opening: Opening
 
 
+class PageFilm(NamedTuple):
+    """Earlier steps of the training in a page. `tensors` and `lines` are as in `packing.PackedSteps`."""
+
+    steps: dict[int, dict[str, Any]]
+    """Those in the page, each with what of it is not as in the run."""
+    of: int
+    """How many the run has: a page may have room for fewer."""
+    tensors: dict[str, list[int]]
+    lines: list[str]
+
+    @property
+    def facts(self) -> dict[str, Any] | None:
+        """Return what the page's JSON says of it; None for a run without a film."""
+        steps = [{"step": step, **words} for step, words in self.steps.items()]
+        return {"of": self.of, "tensors": self.tensors, "steps": steps} if self.of else None
+
+
+NO_FILM = PageFilm({}, 0, {}, [])
+
+
 class LivePage(NamedTuple):
     """What goes into a page: JSON without a "<" in it, and the weights in base64; `text` is the page itself."""
 
@@ -59,11 +81,12 @@ class LivePage(NamedTuple):
     parameters: int
     dtype: str
     """What the weights are stored as; "uint8" where they are those of attention, and the model is not in the page."""
+    film: PageFilm = NO_FILM
 
     @property
     def text(self) -> str:
         before, between, after = read_template(TEMPLATE, PLACE, WEIGHTS)
-        return before + self.data + between + self.weights + after
+        return before + self.data + between + "\n".join([self.weights, *self.film.lines]) + after
 
 
 def is_built() -> bool:
@@ -102,20 +125,16 @@ def read_template(file: Path, *tags: str) -> list[str]:
     return pieces
 
 
-def script_json(data: object) -> str:
-    """Return JSON that can be inside a script: there is no "<" in it, so nothing ends the script."""
-    text = json.dumps(replace_nonfinite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c")
-
-
-def deflate(content: bytes) -> str:
-    return base64.b64encode(zlib.compress(content, 6)).decode()
-
-
 def live_page(
-    run: Run, pinned: PinnedText | None = None, *, most: int | None = None, exercises: dict[str, Any] | None = None
+    run: Run,
+    pinned: PinnedText | None = None,
+    *,
+    most: int | None = None,
+    exercises: dict[str, Any] | None = None,
+    film: bool = False,
 ) -> LivePage:
-    """Return the page of a run, which opens on the pinned text, with an answer key of exercises (`answer_key`).
+    """Return the page of a run, which opens on the pinned text, with an answer key of exercises (`answer_key`), and
+    with as much of the run's film as there is room for.
 
     OptionError where the run has more than `most` parameters (None: MOST), or a part that the page cannot compute.
     """
@@ -129,19 +148,51 @@ def live_page(
     marks = [tokenizer.fingerprint() for tokenizer in run.task.tokenizers.values()]
     tokenizers = dict(zip(marks, run.task.tokenizers.values(), strict=True))
     weightings = known_weightings()
+    words = step_words(run, planner)
+    filmed = page_film(run, words, wanted=film)
     data = {
         "version": VERSION,
-        "run": page_facts(run, pinned) | {"weightings": list(weightings)},
-        "plan": planner.plan,
+        "run": page_facts(run, pinned) | {"weightings": list(weightings), "film": list(filmed.steps)},
+        "plan": words["plan"],
         "task": task_plan(run) | {"tokenizer": [[*tokenizers].index(mark) for mark in marks]},
         "tokenizers": [tokenizer_plan(tokenizer) for tokenizer in tokenizers.values()],
         "weightings": weightings,
         "tensors": listed,
-        "positions": position_words(run),
+        "positions": words["positions"],
+        "film": filmed.facts,
+        "curves": page_curves(run) if pinned is None else None,
         "dtype": str(dtype).removeprefix("torch."),
         "exercises": exercises,
     }
-    return LivePage(script_json(data), deflate(block), parameters, data["dtype"])
+    return LivePage(script_json(data), deflate(block), parameters, data["dtype"], filmed)
+
+
+def step_words(run: Run, planner: Planner) -> dict[str, Any]:
+    """Return what of a page depends on the weights, but for the weights themselves."""
+    return {"plan": planner.plan, "positions": position_words(run), "program": task_plan(run)["program"]}
+
+
+def page_film(run: Run, own: dict[str, Any], *, wanted: bool) -> PageFilm:
+    """Return the film of a run in a page. If it has no room for all steps it has every second one, or every fourth."""
+    taken = [step for step in run.folder.film.steps() if step != run.step]
+    steps = taken if wanted else []
+    words: dict[int, dict[str, Any]] = {}
+
+    def load_step(step: int) -> dict[str, Tensor]:
+        loaded = load(run.folder.path, device="cpu", step=step)
+        planner = Planner(loaded.model)
+        words[step] = {name: value for name, value in step_words(loaded, planner).items() if value != own[name]}
+        return planner.tensors
+
+    parameters = count_weights(run.model)
+    while steps:
+        # A number of the first step takes more than a character, one of a later step half of one on average.
+        if parameters * (1 + len(steps)) // 2 <= MOST_FILM:
+            packed = pack_steps(steps, load_step)
+            if sum(map(len, packed.lines)) <= MOST_FILM:
+                return PageFilm({step: words[step] for step in steps}, len(taken), *packed)
+        steps = steps[::2] if len(steps) > 1 else []
+    return NO_FILM._replace(of=len(taken))
 
 
 def position_words(run: Run) -> PositionsMessage:
@@ -153,10 +204,24 @@ def position_words(run: Run) -> PositionsMessage:
     return facts
 
 
+def page_curves(run: Run) -> CurvesMessage:
+    """Return the log of a run for a page: every evaluation, and at most MOST_LINES of the others, evenly spread."""
+    lines = Curves(run.folder.metrics).after(-1)
+    steps = [line["step"] for line in lines if line["kind"] == "training"]
+    kept = set(steps[:: -max(1, -(-len(steps) // MOST_LINES))])  # the last one is among them
+    told = [line for line in lines if line["kind"] != "training" or line["step"] in kept]
+    return {
+        "lines": cast(list[CurveLine], told),
+        "training": False,
+        "last": max((one["step"] for one in told), default=None),
+    }
+
+
 def page_facts(run: Run, pinned: PinnedText | None = None) -> RunFacts:
     """Return the facts of a run for a page: without its path on disk, and without checkpoints."""
     facts = run_facts(run, Curves(run.folder.metrics))
-    facts["path"], facts["steps"], facts["training"] = run.folder.path.resolve().name, [run.step], False
+    facts["path"], facts["steps"], facts["film"] = run.folder.path.resolve().name, [run.step], []
+    facts["training"] = False
     if pinned is not None:
         facts["examples"], facts["opening"] = [pinned.example], pinned.opening
     return facts
@@ -173,22 +238,3 @@ def round_weights(model: nn.Module) -> None:
         for value in (*model.parameters(), *model.buffers()):
             if value.is_floating_point() and (not value.numel() or float(value.abs().max()) <= LARGEST):
                 value.copy_(value.to(dtype))
-
-
-def pack_tensors(tensors: dict[str, Tensor], dtype: torch.dtype) -> tuple[dict[str, Any], bytes]:
-    """Return where each tensor lies in one block of bytes, little-endian and aligned to 4, and the block.
-
-    What float16 does not hold exactly, as a product of two rounded matrices, is float32 in any case.
-    """
-    listed: dict[str, Any] = {}
-    parts: list[bytes] = []
-    offset = 0
-    for name, value in tensors.items():
-        stored_as = dtype if torch.equal(value.to(dtype).float(), value) else torch.float32
-        array = value.to(stored_as).contiguous().numpy()
-        content = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-        content += bytes(-len(content) % 4)
-        listed[name] = {"shape": list(value.shape), "dtype": str(stored_as).removeprefix("torch."), "offset": offset}
-        parts.append(content)
-        offset += len(content)
-    return listed, b"".join(parts)

@@ -15,7 +15,8 @@ import torch
 from clearhead.errors import OptionError
 from clearhead.experiments.tracing import encode_inputs
 from clearhead.model.int8 import count_weights
-from clearhead.serve.live import VERSION, LivePage, PinnedText, deflate, live_page, page_facts, script_json
+from clearhead.serve.live import VERSION, LivePage, PinnedText, live_page, page_facts
+from clearhead.serve.packing import deflate, script_json
 from clearhead.serve.questions.heads import AskReadings
 from clearhead.serve.questions.question import TraceQuestion, name_of
 from clearhead.serve.questions.run import Opening, SideName

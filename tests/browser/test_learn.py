@@ -450,6 +450,7 @@ def test_german_the_projector_and_a_phone(page, tabs):
     comes_to(page, projector="1")
     expect(page.get_by_test_id("nav")).not_to_be_visible()
     expect(page.get_by_test_id("run")).not_to_be_visible()
+    expect(page.get_by_test_id("step-slider")).to_be_visible()
     expect(page.get_by_test_id("source")).to_be_editable()
     rests(page)
     assert page.locator("h1").bounding_box()["height"] == pytest.approx(1.5 * before, rel=0.05)

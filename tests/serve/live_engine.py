@@ -41,11 +41,11 @@ def bundle(factory):
 class Engine:
     """Asks the page of a run; many questions go together, since each time it starts anew."""
 
-    def __init__(self, script, run, folder):
+    def __init__(self, script, run, folder, *, film=False):
         folder.mkdir(parents=True, exist_ok=True)
         self.script, self.folder = script, folder
-        page = live_page(run)
-        (folder / "page").write_text(f"{page.data}\n{page.weights}\n", encoding="utf-8")
+        page = live_page(run, film=film)
+        (folder / "page").write_text("\n".join([page.data, page.weights, *page.film.lines]), encoding="utf-8")
 
     def ask(self, requests):
         path = self.folder / "requests"
@@ -125,8 +125,8 @@ def as_json(answer):
 class Asked:
     """A run's page and its explorer, asked the same questions."""
 
-    def __init__(self, script, run, folder):
-        self.engine, self.explorer = Engine(script, run, folder), Explorer(run)
+    def __init__(self, script, run, folder, *, film=False):
+        self.engine, self.explorer = Engine(script, run, folder, film=film), Explorer(run)
 
     def check(self, requests):
         """Ask both, and hold the answers together. A request is what `ask.ts` takes."""

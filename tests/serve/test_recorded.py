@@ -20,6 +20,7 @@ from clearhead.model.outputs import Blanks
 from clearhead.model.presets import Size
 from clearhead.serve import live, recorded
 from clearhead.serve.live import PLACE, WEIGHTS
+from clearhead.serve.packing import script_json
 from clearhead.serve.questions.heads import AskReadings
 from clearhead.serve.questions.trace import AskTrace, meta_of
 from clearhead.serve.questions.weights import AskThumbs
@@ -124,7 +125,7 @@ def test_the_rest_is_as_the_explorer_gives_it(tokenizer, tmp_path):
     one = traced(foreign(tokenizer, tmp_path), SOURCE, TARGET)
     data = data_of(made(one).page.text)
     answers, of = data["answers"], one.request.id
-    assert answers["trace"] == json.loads(live.script_json(meta_of(one)))
+    assert answers["trace"] == json.loads(script_json(meta_of(one)))
     assert {side for side in ("encoder", "decoder") if f'stream {{"side":"{side}"}}' in answers} == set(one.trace.sides)
     for name in one.trace.sites:
         [found] = answers[f'readings {{"site":"{name}"}}'].values()

@@ -1,6 +1,6 @@
 /** Asks the engine of a live page under node: `node ask.mjs PAGE REQUESTS`, both files.
  *
- * PAGE has the page's JSON in its first line and its weights in the second. REQUESTS has a JSON array of
+ * PAGE has the page's JSON in its first line, its weights in the second and its film in those after it. REQUESTS has a JSON array of
  * [name, what is asked] a line; the id of a trace stands for the last one; "tokens" is for the tokeniser alone. The answers are printed, one a line.
  * A PAGE that is an answer key alone has no weights, and is asked about exercises.
  */
@@ -8,6 +8,7 @@
 import { readFileSync } from "node:fs";
 
 import { Engine } from "../src/live/engine";
+import { Film } from "../src/live/film";
 import { Grader } from "../src/live/exercises/grading";
 import type { QuestionName } from "../src/lib/source";
 import type { Live } from "../src/live/plan";
@@ -17,7 +18,9 @@ import { unpackWeights } from "../src/live/weights";
 const [page, requests] = process.argv.slice(2).map((path) => readFileSync(path, "utf-8").trimEnd().split("\n"));
 const live = JSON.parse(page[0]) as ConstructorParameters<typeof Engine>[0] & Live & { key?: string };
 const engine =
-  live.key === undefined ? new Engine(live, await unpackWeights(page[1], live.tensors)) : await Grader.unpack(live.key);
+  live.key === undefined
+    ? new Engine(live, await unpackWeights(page[1], live.tensors), live.film && new Film(live.film, page.slice(2)))
+    : await Grader.unpack(live.key);
 const said: string[] = [];
 let last = "";
 
@@ -25,7 +28,7 @@ for (const line of requests) {
   const [method, given] = JSON.parse(line) as [string, object | string];
   const started = performance.now();
   try {
-    const answer = method === "tokens" ? tokens(given as string) : ask(method as QuestionName, given as object);
+    const answer = method === "tokens" ? tokens(given as string) : await ask(method as QuestionName, given as object);
     if (method === "trace") last = (answer as { id: string }).id;
     const ms = performance.now() - started;
     said.push(JSON.stringify({ answer: listed(answer), ms }));

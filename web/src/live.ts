@@ -27,7 +27,7 @@ try {
     "answers" in read
       ? new RecordedSource({ run: read.run, ...read.answers })
       : LiveSource.open(new EngineWorker(), { data: read, weights });
-  mount(LivePage, { target, props: { source, dtype: read.dtype } });
+  mount(LivePage, { target, props: { source, dtype: read.dtype, film: "film" in read ? read.film : null } });
 } catch (error) {
   mount(ErrorNote, { target, props: { message: error instanceof Error ? error.message : String(error) } });
 }

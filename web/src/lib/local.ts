@@ -14,6 +14,11 @@ const COUNTS: Record<Language, Intl.NumberFormat> = {
   de: new Intl.NumberFormat(LOCALES.de),
 };
 
+/** Words with commas, and "and" before the last. */
+export function listText(words: readonly string[], of: Language = language): string {
+  return new Intl.ListFormat(LOCALES[of]).format(words);
+}
+
 /** A count with its thousands apart: "12,345", "12.345". */
 export function countText(value: number, of: Language = language): string {
   return COUNTS[of].format(value);

@@ -35,6 +35,7 @@ class Kept {
 export class ServerSource implements Source {
   readonly views = VIEWS;
   readonly everyStep = true;
+  readonly patches = true;
   readonly rollout = true;
 
   constructor(

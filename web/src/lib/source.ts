@@ -30,6 +30,8 @@ export interface Source {
   readonly pinned?: boolean;
   /** True where it can be asked for the weights of every step that the run has kept. */
   readonly everyStep?: boolean;
+  /** True where activation patching and attribution can be asked for. */
+  readonly patches?: boolean;
   /** True where tiles can be asked for as the attention rollout. */
   readonly rollout?: boolean;
   /** What a question was last asked with, where it can also be asked for lines of Python. */

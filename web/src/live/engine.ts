@@ -8,6 +8,7 @@ import {
   type AskCell,
   type AskColumn,
   type AskContext,
+  type AskCurves,
   type AskDecode,
   type AskEffects,
   type AskLens,
@@ -31,6 +32,7 @@ import {
   type Cell,
   type Column,
   type ContextAnswer,
+  type Curves,
   type Decoded,
   type DecodeNode,
   type EditJson,
@@ -59,7 +61,8 @@ import { Changes, checkEdits } from "./changes";
 import { contextView, occurrences, positionsOf } from "./contexts";
 import { beamSearch, greedy, type Node, openSession, ROOT } from "./decode";
 import { Model } from "./model";
-import type { Live } from "./plan";
+import type { Film } from "./film";
+import type { Live, ProgramPlan } from "./plan";
 import { compareAnswers, readSite } from "./readings";
 import type { Site } from "./site";
 import { sample } from "./sample";
@@ -70,7 +73,9 @@ import { tokenized } from "./tokenized";
 import { boxesOf, tapNames, Trace } from "./trace";
 import { unitsOf } from "./units";
 
-const TRACES = 12;
+const TRACES = 28;
+/** Steps of the film whose weights are kept beside the run's own. */
+const STEPS = 3;
 /** Numbers in the matrices that are kept: 32 MB. */
 const MOST_NUMBERS = 1 << 23;
 const THUMB = 48;
@@ -85,6 +90,21 @@ const SHOWN = 30;
 const MOST_SAMPLED = 200;
 const OWN_OUTPUT = "the target is its own greedy output";
 
+/** The model with the weights of a step, and what depends on them. */
+interface Loaded {
+  step: number;
+  model: Model;
+  positions: Positions;
+  program: ProgramPlan | null;
+}
+
+/** What a trace is of. */
+interface Asked {
+  source: string;
+  target: string | number[] | null;
+  edits: EditJson[];
+}
+
 interface Kept {
   trace: Trace;
   meta: Meta;
@@ -92,20 +112,23 @@ interface Kept {
 }
 
 export class Engine implements Answering {
-  private readonly model: Model;
+  private readonly own: Loaded;
   private readonly task: Task;
+  private readonly steps = new Cache<Loaded>(STEPS);
   private readonly traces = new Cache<Kept>(TRACES);
   private readonly matrices = new Cache<Matrix>(MOST_NUMBERS);
   private readonly taps: Set<string>;
 
   constructor(
-    private readonly live: Live & { positions: Positions },
+    private readonly live: Live,
     tensors: Map<string, Tensor>,
+    private readonly film: Film | null = null,
   ) {
-    this.model = new Model(live.plan, tensors);
+    const { plan, positions, run, task } = live;
+    this.own = { step: run.step, model: new Model(plan, tensors), positions, program: task.program };
     this.task = new Task(live);
     const names = new Set(this.names);
-    this.taps = new Set([...tapNames(this.model)].filter((name) => names.has(name)));
+    this.taps = new Set([...tapNames(this.own.model)].filter((name) => names.has(name)));
   }
 
   private get names(): string[] {
@@ -116,28 +139,38 @@ export class Engine implements Answering {
     return this.live.run;
   }
 
-  trace(request: AskTrace): Meta {
-    this.checkStep(request.step);
-    const asked = { source: request.source, target: request.target ?? null, edits: request.edits ?? [] };
-    const id = fingerprint(JSON.stringify(asked));
-    return this.keep(id, () => this.make(id, asked.source, asked.target, asked.edits)).meta;
+  async trace({ source, target = null, edits = [], step }: AskTrace): Promise<Meta> {
+    return this.traced(await this.at(step), { source, target, edits }).meta;
   }
 
-  private keep(id: string, make: () => Kept): Kept {
+  private traced(at: Loaded, asked: Asked): Kept {
+    const id = fingerprint(JSON.stringify([at.step, asked]));
     let found = this.traces.get(id);
-    if (found === undefined) this.traces.set(id, (found = make()));
+    if (found === undefined) this.traces.set(id, (found = this.make(id, at, asked)));
     return found;
   }
 
-  private checkStep(step: number | null | undefined): void {
-    if (step !== null && step !== undefined && step !== this.live.run.step)
-      throw new SourceError(`This page holds the weights of step ${this.live.run.step} alone.`);
+  /** The model with the weights of a step of the film; its own where none is named. */
+  private async at(step: number | null | undefined): Promise<Loaded> {
+    const { own, film } = this;
+    if (step === null || step === undefined || step === own.step) return own;
+    const known = this.steps.get(String(step));
+    if (known !== undefined) return known;
+    const words = film?.find(step);
+    if (film === null || words === undefined) {
+      const steps = [...this.live.run.film, own.step].join(", ");
+      throw new SourceError(`This page does not hold the weights of step ${step}; it holds those of ${steps}.`);
+    }
+    const { plan = this.live.plan, positions = own.positions, program = own.program } = words;
+    const made = { step, model: new Model(plan, await film.weights(step)), positions, program };
+    this.steps.set(String(step), made);
+    return made;
   }
 
   private checkEdits(edits: EditJson[]): void {
     const sites = new Map(
-      this.model.sides.flatMap((side) =>
-        this.model
+      this.own.model.sides.flatMap((side) =>
+        this.own.model
           .side(side)
           .blocks.flatMap((branches, number) =>
             branches.flatMap(({ branch, attention }) =>
@@ -150,23 +183,25 @@ export class Engine implements Answering {
     checkEdits(edits, { sites, taps: this.taps, names: this.names, weightings });
   }
 
-  private make(id: string, source: string, target: string | number[] | null, edits: EditJson[]): Kept {
+  private make(id: string, at: Loaded, { source, target, edits }: Asked): Kept {
+    const { model } = at;
     this.checkEdits(edits);
     let inputs = this.task.inputs(source, target);
     const notes: string[] = [];
     if (this.task.plan.target === "writes" && target === null) {
       const decoding = this.task.decoding(inputs, null, this.task.plan.usual.trace);
       const rules = edits.length > 0 ? { ...decoding, max_new: decoding.max_new - 1 } : decoding;
-      inputs = this.task.withOutput(inputs, greedy(openSession(this.model, this.live, rules, edits), rules));
+      inputs = this.task.withOutput(inputs, greedy(openSession(model, this.live, rules, edits), rules));
       notes.push(OWN_OUTPUT + (edits.length > 0 ? ", as changed" : ""));
     }
     this.checkReach(Math.max(...Object.values(inputs.ids).map((ids) => ids.length)));
-    const trace = new Trace(this.model, this.live, inputs, edits);
-    return { trace, meta: this.meta(id, source, target, trace, [...notes, ...this.unseen(source)]), known: new Map() };
+    const trace = new Trace(model, this.live, inputs, edits);
+    const meta = this.meta(id, at, { source, target, edits }, trace, [...notes, ...this.unseen(source)]);
+    return { trace, meta, known: new Map() };
   }
 
   private checkReach(n: number): void {
-    const { reach } = this.model;
+    const { reach } = this.own.model;
     if (reach !== null && n > reach)
       throw new SourceError(`the text has ${n} tokens, and there are ${reach} learned positions; shorten it`);
   }
@@ -179,27 +214,27 @@ export class Engine implements Answering {
       : [`never met in training, and read as unknown: ${found.slice(0, SHOWN).join("")}${more}`];
   }
 
-  private meta(id: string, source: string, target: string | number[] | null, trace: Trace, notes: string[]): Meta {
+  private meta(id: string, at: Loaded, { source, target }: Asked, trace: Trace, notes: string[]): Meta {
+    const { model, program } = at;
     const candidates = trace.candidates().map((row) => this.withNames(row));
-    const answers = this.programAnswers(trace);
-    const { program } = this.task.plan;
+    const answers = programAnswers(program, trace);
     const own = answers === null || this.task.plan.target === "writes";
     return {
       id,
       source,
       target: this.task.target(target, trace),
       edits: trace.edits,
-      step: this.live.run.step,
+      step: at.step,
       notes,
       kind: this.live.run.kind,
       sides: Object.fromEntries(
-        this.model.sides.map((side) => [
+        model.sides.map((side) => [
           side,
           {
             ids: trace.ids(side),
             tokens: trace.inputs.tokens[side]!,
-            n_layers: this.model.side(side).blocks.length,
-            d_model: this.model.side(side).d_model,
+            n_layers: model.side(side).blocks.length,
+            d_model: model.side(side).d_model,
           },
         ]),
       ) as Meta["sides"],
@@ -214,23 +249,6 @@ export class Engine implements Answering {
   private withNames(row: Omit<Candidate, "text">[]): Candidate[] {
     const names = this.task.answerNames(row.map(({ id }) => id));
     return row.map((one, place) => ({ id: one.id, text: names[place], p: one.p }));
-  }
-
-  /** The answers of a compiled program at every token of the text, read from the logits. */
-  private programAnswers(trace: Trace): string[] | null {
-    const { program } = this.task.plan;
-    if (program === null) return null;
-    const logits = trace.logits();
-    const rows = Array.from({ length: logits.rows }, (_, row) => row).slice(
-      program.offset,
-      logits.rows - program.beside,
-    );
-    return rows.map((row) => {
-      const columns = program.answer_ids.map((id) => rowOf(logits, row)[id]);
-      if (program.numeric) return shortNumber(columns[0]);
-      const best = columns.indexOf(Math.max(...columns));
-      return columns[best] > program.threshold ? program.answers[best] : "–";
-    });
   }
 
   private find(id: string): Kept {
@@ -389,7 +407,7 @@ export class Engine implements Answering {
       const whole = trace.logits();
       const effects = this.heads(site, "mean").map((head) => {
         const off: EditJson = { at: name, step: "context", head, times: 0 };
-        const without = new Trace(this.model, this.live, trace.inputs, [...trace.edits, off]);
+        const without = new Trace(trace.model, this.live, trace.inputs, [...trace.edits, off]);
         return compareAnswers(head, whole, without.logits());
       });
       return { effects };
@@ -482,26 +500,31 @@ export class Engine implements Answering {
     return unitsOf(trace, request, (ids) => this.task.answerNames(ids));
   }
 
-  neighbours({ table, token, count = 10, step }: AskNeighbours): Neighbours {
-    this.checkStep(step);
-    return neighboursOf(this.model, this.task, table, token, count);
+  async neighbours({ table, token, count = 10, step }: AskNeighbours): Promise<Neighbours> {
+    return neighboursOf((await this.at(step)).model, this.task, table, token, count);
   }
 
-  context({ texts, word }: AskContext): ContextAnswer {
+  async context({ texts, word, step }: AskContext): Promise<ContextAnswer> {
     const wanted = word.trim();
     if (wanted === "") throw new SourceError("there is no word to follow: write one that stands in every text");
     if (texts.length > MOST_TEXTS) throw new SourceError(`texts: ${MOST_TEXTS} at most; came ${texts.length}`);
-    const found = texts.flatMap((text) => {
+    const at = await this.at(step);
+    const found = texts.flatMap((source) => {
       const target = this.task.plan.target === "writes" ? [] : null;
-      const id = fingerprint(JSON.stringify({ source: text, target, edits: [] }));
-      const { trace } = this.keep(id, () => this.make(id, text, target, []));
-      return occurrences(this.task.reads, wanted, text, trace, this.model.sides[0]);
+      const { trace } = this.traced(at, { source, target, edits: [] });
+      return occurrences(this.task.reads, wanted, source, trace, at.model.sides[0]);
     });
     return contextView(wanted, found);
   }
 
-  positions({ n = 64 }: AskPositions): Positions {
-    return positionsOf(this.model, this.live.positions, Math.min(1024, Math.max(2, n)));
+  async positions({ n = 64, step }: AskPositions): Promise<Positions> {
+    const { model, positions } = await this.at(step);
+    return positionsOf(model, positions, Math.min(1024, Math.max(2, n)));
+  }
+
+  curves({ after = -1 }: AskCurves): Curves {
+    const lines = (this.live.curves?.lines ?? []).filter(({ step }) => step > after);
+    return { training: false, lines, last: lines.length === 0 ? null : Math.max(...lines.map(({ step }) => step)) };
   }
 
   tokenize(request: AskTokenize): TokenizedText {
@@ -515,21 +538,24 @@ export class Engine implements Answering {
     const { context, usual } = this.task.plan;
     const found = this.task.decoding(this.task.inputs(source, null), max_new, usual.decode);
     const there = (found.prefix ?? found.source).length;
-    const room = Math.min(found.prefix === null ? context - there : Infinity, (this.model.reach ?? Infinity) - there);
+    const room = Math.min(
+      found.prefix === null ? context - there : Infinity,
+      (this.own.model.reach ?? Infinity) - there,
+    );
     if (room < 1)
       throw new SourceError(`the text fills the ${context} tokens that the model reads; shorten it to go on from it`);
     return { ...found, max_new: Math.min(room, found.max_new) };
   }
 
   /** Samples an output, or takes the likeliest token each time, and says what each token was drawn from. */
-  sample(request: AskSample): Sampled {
-    this.checkStep(request.step);
+  async sample(request: AskSample): Promise<Sampled> {
+    const at = await this.at(request.step);
     const edits = request.edits ?? [];
     this.checkEdits(edits);
     const longest = this.task.plan.target === "continues" ? MOST_SAMPLED : null;
     const room = this.decoding(request.source, longest).max_new;
     const decoding = this.decoding(request.source, Math.min(room, request.max_new ?? room));
-    const drawn = sample(openSession(this.model, this.live, decoding, edits), decoding, request);
+    const drawn = sample(openSession(at.model, this.live, decoding, edits), decoding, request);
     const ids = drawn.map(({ token }) => token);
     const { writes, before } = decoding;
     const text = continuation(writes, before, ids);
@@ -545,17 +571,17 @@ export class Engine implements Answering {
       ended: ids.length > 0 && decoding.end.includes(ids.at(-1)!),
       room,
       source_tokens: this.task.reads.names(decoding.source),
-      cross: this.cross(request.source, ids, edits),
+      cross: this.cross(at, request.source, ids, edits),
       edits,
     };
   }
 
-  decode({ beam = 4, candidates = 5, ...request }: AskDecode): Decoded {
-    this.checkStep(request.step);
+  async decode({ beam = 4, candidates = 5, ...request }: AskDecode): Promise<Decoded> {
+    const at = await this.at(request.step);
     const edits = request.edits ?? [];
     this.checkEdits(edits);
     const decoding = this.decoding(request.source, request.max_new ?? null);
-    const session = openSession(this.model, this.live, decoding, edits);
+    const session = openSession(at.model, this.live, decoding, edits);
     const tree = new Tree(this.task, decoding.end, decoding.max_new, beam);
     const found = beamSearch(session, decoding, beam, candidates, (step) => tree.watch(step));
     const best = tree.path(found[0].tokens);
@@ -570,24 +596,35 @@ export class Engine implements Answering {
         ended: one.ended,
       })),
       source_tokens: this.task.reads.names(decoding.source),
-      cross: this.cross(request.source, found[0].tokens, edits),
+      cross: this.cross(at, request.source, found[0].tokens, edits),
       edits,
     };
   }
 
   /** Where the best output looked in the source: of each token the mean weights of each layer. */
-  private cross(source: string, tokens: number[], edits: EditJson[]): Decoded["cross"] {
-    if (this.model.sides.length === 1) return null;
+  private cross(at: Loaded, source: string, tokens: number[], edits: EditJson[]): Decoded["cross"] {
+    if (at.model.sides.length === 1) return null;
     const reached = new Changes(edits).reaching(tokens.length).edits;
-    const asked = { source, target: tokens.slice(0, -1), edits: reached };
-    const id = fingerprint(JSON.stringify(asked));
-    const { trace } = this.keep(id, () => this.make(id, source, asked.target, reached));
+    const { trace } = this.traced(at, { source, target: tokens.slice(0, -1), edits: reached });
     const sites = [...trace.sites.values()].filter((site) => site.name.endsWith(".cross"));
     return tokens.map((_, place) => ({
       step: place + 1,
       weight: sites.map((site) => mean(this.heads(site, "mean").map((head) => site.weights(head, place)))),
     }));
   }
+}
+
+/** The answers of a compiled program at every token of the text, read from the logits. */
+function programAnswers(program: ProgramPlan | null, trace: Trace): string[] | null {
+  if (program === null) return null;
+  const logits = trace.logits();
+  const rows = Array.from({ length: logits.rows }, (_, row) => row).slice(program.offset, logits.rows - program.beside);
+  return rows.map((row) => {
+    const columns = program.answer_ids.map((id) => rowOf(logits, row)[id]);
+    if (program.numeric) return shortNumber(columns[0]);
+    const best = columns.indexOf(Math.max(...columns));
+    return columns[best] > program.threshold ? program.answers[best] : "–";
+  });
 }
 
 /** The tree of a search in the page's form. */

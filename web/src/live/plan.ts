@@ -1,7 +1,7 @@
 /** What a live page holds: a model as clearhead/serve/live_plan.py writes it, its texts, and where its weights lie. */
 
 import type { Weighting } from "../lib/arithmetic";
-import type { RunFacts, SideName, WeightingKind } from "../lib/source";
+import type { Curves, Positions, RunFacts, SideName, WeightingKind } from "../lib/source";
 
 export interface Live {
   version: 1;
@@ -12,7 +12,22 @@ export interface Live {
   /** What can be put in the place of a weighting, by name. */
   weightings: Record<string, WeightingPlan & { similarity: SimilarityPlan }>;
   tensors: Record<string, TensorPlace>;
+  /** What is said of positions; the page makes the tables itself. */
+  positions: Positions;
+  film: FilmPlan | null;
+  /** The log of the training, of a long one fewer lines; a page of one text has none. */
+  curves: Curves | null;
   dtype: "float32" | "float16";
+}
+
+/** Earlier steps of the training, whose weights are in the page too. */
+export interface FilmPlan {
+  /** How many steps the run's own film has. */
+  of: number;
+  /** The shapes of the tensors, in their order. */
+  tensors: Record<string, number[]>;
+  /** What of a step is not as in the run itself. */
+  steps: ({ step: number; program?: ProgramPlan | null } & Partial<Pick<Live, "plan" | "positions">>)[];
 }
 
 export interface TensorPlace {

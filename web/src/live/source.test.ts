@@ -27,11 +27,27 @@ class Fake {
 
 function opened(): { fake: Fake; source: LiveSource } {
   const fake = new Fake();
-  const setup = { data: { run: { name: "demo" } as RunFacts }, weights: "" } as unknown as Setup;
+  const setup = {
+    data: { run: { name: "demo", film: [0, 1] as number[] } as RunFacts },
+    weights: "",
+  } as unknown as Setup;
   return { fake, source: LiveSource.open(fake.port, setup) };
 }
 
 describe("a live page's source", () => {
+  test("has the views that its page can fill", () => {
+    const port = new Fake().port;
+    const open = (data: object): LiveSource =>
+      LiveSource.open(port, { data: { run: { film: [] }, exercises: null, ...data }, weights: "" } as unknown as Setup);
+    const views = open({ curves: { lines: [] } }).views;
+    expect(views).toContain("training");
+    expect(views).not.toContain("exercises");
+    expect(open({ curves: null }).views).toEqual(views.filter((view) => view !== "training"));
+    expect(open({ exercises: { views: ["exercises"] } }).views).toContain("exercises");
+    expect(open({}).everyStep).toBe(false);
+    expect(opened().source.everyStep).toBe(true);
+  });
+
   test("asks its worker, and the same question once", async () => {
     const { fake, source } = opened();
     const both = [source.ask("lens", { trace: "a" }), source.ask("lens", { trace: "a" })];

@@ -16,7 +16,7 @@ import { VIEWS } from "../lib/views";
 import type { Answered, Question, Setup } from "./worker";
 
 /** What the engine does not answer for; some of them have an answer key in a lesson's page. */
-const NEED_THE_RUN: readonly ViewName[] = ["circuit", "design", "exercises", "sequence", "training"];
+const NEED_THE_RUN: readonly ViewName[] = ["circuit", "design", "exercises", "sequence"];
 const REMEMBERED = 400;
 const GONE = 410;
 
@@ -79,8 +79,7 @@ class Shared {
 
   constructor(
     readonly run: RunFacts,
-    /** The views in which exercises are solved. */
-    readonly solved: readonly ViewName[],
+    readonly views: readonly ViewName[],
     port: Port,
   ) {
     this.line = new Line(port);
@@ -89,17 +88,22 @@ class Shared {
 
 export class LiveSource implements Source {
   readonly views: readonly ViewName[];
+  readonly everyStep: boolean;
 
   private constructor(
     private readonly shared: Shared,
     private readonly signal?: AbortSignal,
   ) {
-    this.views = VIEWS.filter((view) => !NEED_THE_RUN.includes(view) || shared.solved.includes(view));
+    this.views = shared.views;
+    this.everyStep = shared.run.film.length > 0;
   }
 
   static open(port: Port, setup: Setup): LiveSource {
     port.postMessage(setup);
-    return new LiveSource(new Shared(setup.data.run, setup.data.exercises?.views ?? [], port));
+    const { run, curves, exercises } = setup.data;
+    const absent = curves === null ? [...NEED_THE_RUN, "training"] : NEED_THE_RUN;
+    const views = VIEWS.filter((view) => !absent.includes(view) || exercises?.views.includes(view));
+    return new LiveSource(new Shared(run, views, port));
   }
 
   during(signal: AbortSignal): LiveSource {

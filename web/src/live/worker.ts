@@ -3,6 +3,7 @@
 import { type Answering, askOwn, type QuestionName, SourceError, type ViewName } from "../lib/source";
 import { Engine } from "./engine";
 import { Grader } from "./exercises/grading";
+import { Film } from "./film";
 import { unpackWeights } from "./weights";
 
 type Data = ConstructorParameters<typeof Engine>[0] & {
@@ -12,6 +13,7 @@ type Data = ConstructorParameters<typeof Engine>[0] & {
 
 export interface Setup {
   data: Data;
+  /** The run's own; those of each step of the film in the lines after them. */
   weights: string;
 }
 
@@ -39,8 +41,10 @@ const waiting = new Map<number, Question>();
 
 addEventListener("message", ({ data: told }: MessageEvent<Told>) => {
   if ("weights" in told) {
-    const { data, weights } = told;
-    engine = unpackWeights(weights, data.tensors).then((tensors) => new Engine(data, tensors));
+    const { data } = told;
+    const [weights, ...lines] = told.weights.split("\n");
+    const film = data.film === null ? null : new Film(data.film, lines);
+    engine = unpackWeights(weights, data.tensors).then((tensors) => new Engine(data, tensors, film));
     grader = data.exercises === null ? null : Grader.unpack(data.exercises.key);
   } else if ("stop" in told) waiting.delete(told.stop);
   else {

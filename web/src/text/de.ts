@@ -1323,8 +1323,10 @@ export const de: Text = {
       "Das Modell steckt in dieser Seite und läuft im Browser, seine Gewichte auf float16 gerundet. Kein Text verlässt diesen Computer.",
     uint8:
       "Gespeichert von einem Text: die Gewichte der Attention aller Köpfe, jedes in 8 Bit. Das Modell ist zu groß für eine Seite, oder es hat einen Teil, den eine Seite nicht rechnen kann.",
-    more: (views) =>
-      `${views}, der Film des Trainings, Rollout und A | B brauchen den Lauf selbst: clearhead look LAUF.`,
+    steps: (kept, of) =>
+      `Darin sind ${kept === of ? "die" : `${kept} der ${of}`} früheren Schritte des Trainings, jedes Gewicht auf 11 Bit gerundet.`,
+    film: "der Film des Trainings",
+    more: (names) => `${names} brauchen den Lauf selbst: clearhead look LAUF.`,
     noView: (view) => `Die Ansicht ${view} hat diese Seite nicht. Den Lauf öffnen: clearhead look LAUF`,
   },
   glance: {

@@ -1352,8 +1352,10 @@ export const en = {
       "The model is in this page and runs in your browser, its weights rounded to float16. No text leaves this computer.",
     uint8:
       "Saved from one text: the attention weights of every head, each in 8 bits. The model is too large for a page, or has a part that a page cannot compute.",
-    more: (views: string): string =>
-      `${views}, the film of the training, rollout and A | B need the run itself: clearhead look RUN.`,
+    steps: (kept: number, of: number): string =>
+      `It has ${kept === of ? "the" : `${kept} of the ${of}`} earlier steps of the training, each weight rounded to 11 bits.`,
+    film: "the film of the training",
+    more: (names: string): string => `${names} need the run itself: clearhead look RUN.`,
     noView: (view: string): string => `This page does not have the view ${view}. Open the run: clearhead look RUN`,
   },
   /** One head within another page. */
