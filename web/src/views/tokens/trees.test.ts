@@ -32,6 +32,11 @@ describe("a tree", () => {
   });
 });
 
+it("leaves room for a rank between the lines to two leaves", () => {
+  const { nodes } = treeOf([leaf("a"), leaf("b"), { text: "ab", left: 0, right: 1, rank: 123_456 }]);
+  expect(nodes[1].x - nodes[0].x).toBeGreaterThanOrEqual(6 * 8);
+});
+
 describe("bytes", () => {
   it("are written in hexadecimal", () => {
     expect(hexOf([0xe2, 0x82, 0xac, 0x0a])).toBe("e2 82 ac 0a");

@@ -25,12 +25,14 @@ function wide(text: string): number {
   return Math.max(18, [...text].length * LETTER + 8);
 }
 
-/** The tree, its leaves side by side with room for their text, and each merge wide enough for its own. */
+/** The tree, its leaves side by side with room for their text and for a rank between two, and each merge wide enough for
+ * its own. */
 export function treeOf(parts: readonly MergePart[]): Tree {
   const leaves = parts.filter((part) => part.left === null).length;
   const total = parts.at(-1)?.text ?? "";
   const least = wide(total);
-  const own = parts.slice(0, leaves).map((part) => wide(part.text) + GAP);
+  const between = Math.max(0, ...parts.map(({ rank }) => (rank === null ? 0 : `${rank}`.length * LETTER + GAP)));
+  const own = parts.slice(0, leaves).map((part) => Math.max(between, wide(part.text) + GAP));
   const sum = own.reduce((all, one) => all + one, 0);
   const stretch = Math.max(1, (least + GAP) / Math.max(1, sum));
   let reached = 0;
