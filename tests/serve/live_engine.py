@@ -163,7 +163,9 @@ def everything(meta, run_facts):
         for step in ("score", "scaled", "masked", "weight", "allowed"):
             yield ["tile", tile(name, heads - 1, step)]
         yield ["tile", tile(name, "mean", "weight")]
-        yield ["thumbs", {**here}]
+        yield ["tile", tile(name, heads - 1, "weighted")]
+        yield from (["tile", {**tile(name, "mean", step), "rollout": 1}] for step in ("weight", "allowed"))
+        yield from (["thumbs", {**here, "weighted": weighted}] for weighted in (0, 1))
         yield ["row", {**here, "head": heads - 1, "query": query}]
         yield ["row", {**here, "head": "mean", "query": 0}]
         yield ["column", {**here, "head": 0, "key": key}]

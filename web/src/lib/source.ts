@@ -32,7 +32,7 @@ export interface Source {
   readonly everyStep?: boolean;
   /** True where activation patching and attribution can be asked for. */
   readonly patches?: boolean;
-  /** True where tiles can be asked for as the attention rollout. */
+  /** True where tiles can be asked for as the attention rollout, and as the lengths of what is added. */
   readonly rollout?: boolean;
   /** What a question was last asked with, where it can also be asked for lines of Python. */
   lastAsked?<Name extends QuestionName>(name: Name): Asks<Name> | undefined;

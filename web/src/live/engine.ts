@@ -65,6 +65,7 @@ import type { Film } from "./film";
 import type { Live, ProgramPlan } from "./plan";
 import { compareAnswers, readSite } from "./readings";
 import type { Site } from "./site";
+import { rollOut, valueNorms } from "./rollout";
 import { sample } from "./sample";
 import { neighboursOf } from "./tables";
 import { continuation, type Decoding, Task } from "./task";
@@ -280,41 +281,72 @@ export class Engine implements Answering {
     return known.get(name) as Value;
   }
 
-  tile({ trace: id, site: name, head: choice = "mean", step, level = 0, row = 0, column = 0 }: AskTile): Matrix {
+  tile({
+    trace: id,
+    site: name,
+    head: choice = "mean",
+    step,
+    level = 0,
+    row = 0,
+    column = 0,
+    rollout,
+  }: AskTile): Matrix {
     const site = this.site(id, name);
-    return meanOf(
-      this.heads(site, choice).map((head) => tileOf(this.matrix(id, site, head, step), level, row, column)),
+    const whole = rollout
+      ? [this.rollout(id, site, step)]
+      : this.heads(site, choice).map((head) => this.matrix(id, site, head, step));
+    return meanOf(whole.map((one) => tileOf(one, level, row, column)));
+  }
+
+  private rollout(id: string, site: Site, step: AskTile["step"]): Matrix {
+    if (step !== "weight" && step !== "allowed")
+      throw new SourceError(`weights are rolled out, over the layers; there is no ${step} of a rollout`);
+    const made = this.once(id, `rollout ${site.name}`, () =>
+      rollOut(this.find(id).trace, site, (one, head) => this.matrix(id, one, head, "weight")),
     );
+    return step === "weight" ? made : { ...made, data: made.data.map((one) => Number(one > 0)) };
   }
 
   private matrix(id: string, site: Site, head: number, step: AskTile["step"]): Matrix {
-    if (step === "weighted")
-      throw new SourceError("This page does not have that scale. Open the run: clearhead look RUN");
     const name = `${id} ${site.name} ${head} ${step}`;
     let found = this.matrices.get(name);
     if (found === undefined) {
-      found = site.matrix(head, step);
+      found = step === "weighted" ? this.weighted(id, site, head) : site.matrix(head, step);
       this.matrices.set(name, found, found.data.length);
     }
     return found;
   }
 
-  thumbs({ trace: id, site: name }: AskThumbs): Thumbs {
-    return this.once(id, `thumbs ${name}`, () => {
+  /** How long a vector each key adds to the stream: ‖w · v · W_O‖. */
+  private weighted(id: string, site: Site, head: number): Matrix {
+    const weights = this.matrix(id, site, head, "weight");
+    const norms = this.norms(id, site, head);
+    return { ...weights, data: weights.data.map((one, cell) => Math.abs(one) * norms[cell % site.n_key]) };
+  }
+
+  private norms(id: string, site: Site, head: number): number[] {
+    return this.once(id, `norms ${site.name} ${head}`, () => valueNorms(this.find(id).trace, site, head));
+  }
+
+  thumbs({ trace: id, site: name, weighted }: AskThumbs): Thumbs {
+    return this.once(id, `thumbs ${name} ${weighted}`, () => {
       const site = this.site(id, name);
       const [height, width] = [Math.ceil(site.n_query / THUMB), Math.ceil(site.n_key / THUMB)];
       const [rows, columns] = [Math.ceil(site.n_query / height), Math.ceil(site.n_key / width)];
-      const data = new Uint8Array(site.n_heads * rows * columns).fill(MASKED);
-      for (let head = 0; head < site.n_heads; head++)
+      const largest = new Float32Array(site.n_heads * rows * columns).fill(-Infinity);
+      for (let head = 0; head < site.n_heads; head++) {
+        const norms = weighted ? this.norms(id, site, head) : null;
         for (let query = 0; query < site.n_query; query++) {
           const { weight, allowed } = site.steps(head, query);
           for (let key = 0; key < site.n_key; key++) {
             if (!allowed[key]) continue;
             const place = (head * rows + Math.floor(query / height)) * columns + Math.floor(key / width);
-            const shade = thumbByte(weight[key]);
-            if (data[place] === MASKED || shade > data[place]) data[place] = shade;
+            largest[place] = Math.max(largest[place], weight[key] * (norms?.[key] ?? 1));
           }
         }
+      }
+      const most = weighted ? largest.reduce((best, one) => Math.max(best, one), 1e-30) : 1;
+      const data = Uint8Array.from(largest, (one) => (one === -Infinity ? MASKED : thumbByte(one / most)));
       return { heads: site.n_heads, rows, columns, data };
     });
   }

@@ -89,6 +89,7 @@ class Shared {
 export class LiveSource implements Source {
   readonly views: readonly ViewName[];
   readonly everyStep: boolean;
+  readonly rollout = true;
 
   private constructor(
     private readonly shared: Shared,
