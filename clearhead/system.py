@@ -33,6 +33,9 @@ LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.E
 FOLDER: int | None = getattr(os, "O_DIRECTORY", None)
 OUT_OF_MEMORY = re.compile(r"(can't|cannot) allocate memory|not enough memory|out of memory|bad_alloc", re.IGNORECASE)
 PR_SET_PDEATHSIG = 1
+MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25
+LARGE_PAGE = 1 << 21
+"""Bytes of a large page, with which a core reads much memory faster: otherwise it also waits for page tables."""
 LAUNCHER = "CLEARHEAD_LAUNCHER"
 """The variable that holds the number of the process that has started this one, and that it ends with."""
 CONTAINER = Path("/sys/fs/cgroup/memory.max")
@@ -50,6 +53,20 @@ def machine_memory() -> float:
     with contextlib.suppress(OSError, ValueError):  # "max" is no number
         there = min(there, float(CONTAINER.read_text(encoding="utf-8")))
     return there
+
+
+def use_large_pages(address: int, n_bytes: int) -> None:
+    """Ask Linux (6.1 and later) to move memory that is in use into large pages; elsewhere nothing happens.
+
+    These are all pages that any of the bytes is in, so that neighbours in this process come with them.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    call = ctypes.CDLL(None).madvise
+    for page in range(address // LARGE_PAGE * LARGE_PAGE, address + n_bytes, LARGE_PAGE):
+        for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
+            # Refused where a part of the page is not in use, and by older kernels: then it stays as it is.
+            call(ctypes.c_void_p(page), ctypes.c_size_t(LARGE_PAGE), advice)
 
 
 def process_seconds() -> float:

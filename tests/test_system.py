@@ -100,6 +100,17 @@ def test_memory_is_told_by_linux_by_getrusage_or_not_at_all(monkeypatch, tmp_pat
     assert reporting.memory_mb(cpu) == 0
 
 
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
+def test_memory_that_moves_into_large_pages_is_the_same(platform, monkeypatch):
+    monkeypatch.setattr(sys, "platform", platform)
+    if platform != "linux":
+        monkeypatch.setattr("ctypes.CDLL", None)  # nothing is called
+    numbers = torch.arange(1 << 21)
+    for n_bytes in (0, 1, numbers.nbytes):
+        system.use_large_pages(numbers.data_ptr(), n_bytes)
+    assert torch.equal(numbers, torch.arange(1 << 21))
+
+
 def test_threads_that_run_are_counted():
     running = system.count_running()
     assert running is None or running >= 1

@@ -4,17 +4,20 @@ Torch multiplies float32 matrices by MKL, which uses AVX-512 on Intel's processo
 oneDNN, which is in torch too, uses what there is: on an AMD EPYC of 2024 (Zen 5) it multiplies 2.2 times as fast. So
 large products there are oneDNN's, with gradients that are oneDNN's as well. The figures are in docs/decisions/0023.
 
-Decoding multiplies a few rows with the same matrix again and again. oneDNN reads it from memory up to three times as
-fast in an order of its own, so a matrix is packed when it is first multiplied (`PackedMatrix`), and kept for its module
-until its tensors change (`find_matrix`). MKL reads a matrix two to four times as fast when it is the left factor and
-the rows are the right one (`few_rows`); a single row is doubled for that, since for one it takes another routine.
+Decoding multiplies a few rows with the same matrix again and again. A copy in another order is read from memory up to
+three times as fast: one row by strips (`clearhead.attention.strips`), a few by oneDNN's blocks; `find_order` decides.
+Copies are made when they are first needed (`PackedMatrix`), and kept for their module until its tensors change
+(`find_matrix`). Without one, MKL reads a matrix two to four times as fast when it is the left factor and the rows are
+the right one (`few_rows`); a single row is doubled for that, since for one it takes another routine.
 docs/decisions/0006 has those figures.
 """
 
+import functools
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar, cast, final
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,7 +27,8 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from clearhead.attention.modes import PLAIN, autocast_enabled, can_read
-from clearhead.system import machine_memory
+from clearhead.attention.strips import Strips, has_strips
+from clearhead.system import machine_memory, use_large_pages
 
 LEAST = 1 << 20
 """Multiplications from which oneDNN pays: each of its calls takes 8 µs more than one of MKL's."""
@@ -134,62 +138,114 @@ BF16 = bool(torch.cpu.get_capabilities().get("avx512_bf16")) and torch.backends.
 ROWS = 8
 """The rows that a matrix is packed for; oneDNN chooses the same order for more, and a slower one for a single row."""
 SHARE = 0.25
-"""Of this machine's memory, packed copies take at most so much; further matrices are multiplied as they are."""
-
-
-def can_pack(*weights: Tensor) -> bool:
-    """Check whether matrices, side by side, are multiplied faster if they are packed.
-
-    A small one stays in the cache, where its order hardly matters.
-    """
-    dtypes = ((torch.float32,) if ONEDNN is not None else ()) + ((torch.bfloat16,) if BF16 else ())
-    plain = all(type(one) in PLAIN and one.is_cpu and one.dtype is weights[0].dtype for one in weights)
-    return plain and weights[0].dtype in dtypes and sum(one.numel() for one in weights) >= LARGE
+"""Of this machine's memory, copies take at most so much; further matrices are multiplied as they are."""
 
 
 @final
-class PackedMatrix:
-    """Matrices with the same inputs, one below the other, for products of a few rows without gradients.
+class BlockedMatrix:
+    """A matrix in oneDNN's order, in large pages, for products of a few rows without gradients."""
 
-    They are packed when they are first multiplied.
+    def __init__(self, weight: Tensor) -> None:
+        self.nbytes = weight.nbytes
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
+        use_large_pages(torch.ops.mkldnn.data_ptr(self.packed), self.nbytes)
+
+    def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise.default(x, self.packed, bias, "none", [], "")
+
+
+Order = type[Strips] | type[BlockedMatrix]
+
+
+def find_order(dtype: torch.dtype, rows: int) -> Order | None:
+    """Return the order of a large matrix in which so many rows are multiplied fastest; None for the matrix as it is.
+
+    This is the one place that decides.
     """
+    if rows == 1 and has_strips(dtype):
+        return Strips
+    by_onednn = (dtype is torch.float32 and ONEDNN is not None) or (dtype is torch.bfloat16 and BF16)
+    return BlockedMatrix if by_onednn else None
+
+
+def can_pack(*weights: Tensor) -> bool:
+    """Check whether matrices, side by side, are multiplied faster from a copy in another order.
+
+    A small one stays in the cache, where its order hardly matters.
+    """
+    dtype = weights[0].dtype
+    plain = all(type(one) in PLAIN and one.is_cpu and one.dtype is dtype for one in weights)
+    ordered = dtype.is_floating_point and any(find_order(dtype, rows) is not None for rows in (1, ROWS))
+    return plain and ordered and sum(one.numel() for one in weights) >= LARGE
+
+
+class Copied(ABC):
+    """A matrix with copies in other orders, for products without gradients. Each is made when it is first needed."""
+
+    def __init__(self) -> None:
+        self.copies: dict[Order, Strips | BlockedMatrix | None] = {}
+
+    @abstractmethod
+    def as_it_is(self) -> Tensor:
+        """Return the matrix that copies are made of."""
+
+    def find_copy(self, dtype: torch.dtype, rows: int) -> Strips | BlockedMatrix | None:
+        """Return the copy for so many rows; None if the matrix is multiplied as it is, or there is no room for it."""
+        order = find_order(dtype, rows)
+        if order is None:
+            return None
+        if order not in self.copies:
+            with CHANGING:
+                if order not in self.copies:
+                    weight = self.as_it_is()
+                    self.copies[order] = order(weight) if has_room(weight.nbytes) else None
+        return self.copies[order]
+
+
+def has_room(n_bytes: int) -> bool:
+    """Check whether a copy of so many bytes fits into the share of memory that copies may take."""
+    kept = [
+        copy for entries in MATRICES.values() for entry in entries.values() for copy in entry.matrix.copies.values()
+    ]
+    return sum(copy.nbytes for copy in kept if copy is not None) + n_bytes <= SHARE * machine_memory()
+
+
+@final
+class PackedMatrix(Copied):
+    """Matrices with the same inputs, one below the other, for products of a few rows without gradients."""
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
-        self.weight = weights[0].detach() if len(weights) == 1 else torch.cat([one.detach() for one in weights])
-        self.packed: Tensor | None = None
-        self.packed_bytes = 0
+        super().__init__()
+        self.weights = [one.detach() for one in weights]
 
     def __call__(
         self, x: Float[Tensor, "row d_in"], bias: Float[Tensor, "d_out"] | None = None
     ) -> Float[Tensor, "row d_out"]:
-        if self.packed is None:
-            with CHANGING:
-                if self.packed is None:
-                    self.packed = self.weight = self.pack()  # several, side by side, are not needed any more
-        return torch.ops.mkldnn._linear_pointwise.default(x, self.packed, bias, "none", [], "")
+        copy = self.find_copy(x.dtype, len(x))
+        if copy is not None:
+            return copy(x, bias)
+        return (few_rows if is_large(self.weight) else F.linear)(x, self.weight, bias)
 
-    def pack(self) -> Tensor:
-        """Return the matrix in oneDNN's order; as it is if the copies that there are take their share of memory."""
-        room = SHARE * machine_memory()
-        kept = [entry.matrix for matrices in MATRICES.values() for entry in matrices.values()]
-        taken = sum(one.packed_bytes for one in kept if isinstance(one, PackedMatrix))
-        if taken + self.weight.nbytes > room:
-            return self.weight
-        self.packed_bytes = self.weight.nbytes
-        return torch.ops.mkldnn._reorder_linear_weight(self.weight, ROWS)
+    def as_it_is(self) -> Tensor:
+        return self.weights[0] if len(self.weights) == 1 else torch.cat(self.weights)
+
+    @functools.cached_property
+    def weight(self) -> Tensor:
+        """Return the matrix, kept for products that have no copy."""
+        return self.as_it_is()
 
 
-MatrixT = TypeVar("MatrixT")
+MatrixT = TypeVar("MatrixT", bound=Copied)
 
 
 @final
 @dataclass(frozen=True)
 class CachedMatrix:
-    """A packed matrix and the tensors it was made of, which are held so that their addresses are not used again."""
+    """A matrix and the tensors it was made of, which are held so that their addresses are not used again."""
 
     stamp: object
     memory: list[Tensor]
-    matrix: Any
+    matrix: Copied
 
 
 MATRICES: WeakKeyDictionary[nn.Module, dict[int, CachedMatrix]] = WeakKeyDictionary()
@@ -209,8 +265,8 @@ def find_matrix(owner: nn.Module, tensors: Sequence[Tensor], kind: Hashable, mak
     if entry is None or entry.stamp != stamp:
         entry = CachedMatrix(stamp, [tensor.detach() for tensor in tensors], make())
         with CHANGING:
-            MATRICES[owner][len(tensors)] = entry
-    return entry.matrix
+            MATRICES.setdefault(owner, {})[len(tensors)] = entry
+    return cast(MatrixT, entry.matrix)
 
 
 def find_packed(owner: nn.Module, weights: Sequence[Tensor]) -> PackedMatrix:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from clearhead.attention.cpu_matmul import FEW, PackedMatrix, can_pack, find_packed, which_product
+from clearhead.attention.cpu_matmul import FEW, PackedMatrix, can_pack, find_order, find_packed, which_product
 from clearhead.attention.mask_numbers import Extent
 from clearhead.attention.modes import autocast_enabled
 from clearhead.calls import public
@@ -332,7 +332,7 @@ class Session:
         table = output.table
         if self.head is not None and rows <= MOST_ROWS:
             return self.head(states)
-        if self.packed is not None:
+        if self.packed is not None and find_order(states.dtype, rows) is not None:
             return self.packed(states)
         if rows * len(table) < MUCH:
             return output(states.unsqueeze(1))[:, 0] if self.int8_table is None else self.int8_table(states)

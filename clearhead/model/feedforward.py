@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.attention.cpu_matmul import can_pack, is_large, through
+from clearhead.attention.cpu_matmul import FEW, find_order, is_large, through
 from clearhead.attention.heads import apply_linear, is_hooked, linear
 from clearhead.attention.parts import Division
 from clearhead.calls import CodeRepr
@@ -238,12 +238,14 @@ class Plain(Network):
 
     def fast_step(self) -> FastStep:
         activate = self.activate
-        maps = (self.up, self.down)
-        if all(plain_linear(part) and is_large(part.weight) and not can_pack(part.weight) for part in maps):
-            first, second = ((part.weight, part.bias) for part in (self.up, self.down))
-            return lambda x: through(x, first, activate, second)
         up, down = linear_step(self.up), linear_step(self.down)
         step = lambda x: down(activate(up(x)))  # noqa: E731
+        maps = (self.up, self.down)
+        if all(
+            plain_linear(part) and is_large(part.weight) and find_order(part.weight.dtype, FEW) is None for part in maps
+        ):
+            first, second = ((part.weight, part.bias) for part in maps)
+            return lambda x: step(x) if len(x) == 1 else through(x, first, activate, second)
         if not (matrices := fusible_matrices((self.up, self.down))):
             return step
         first = FusedLinear(matrices[0], activation=self.kernel)

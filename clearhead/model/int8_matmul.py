@@ -10,9 +10,10 @@ dynamic quantization, and takes a third of the time where there are many rows.
 A digit is at most 63, so that fbgemm's sums of two products (at most 2 · 127 · 127, with the offset that makes a digit
 unsigned) fit the 16 bits that AVX2 has for them. With 8-bit rows they may not, and would be cut off silently.
 
-A row's digits depend on that row alone, and sums of whole numbers are exact: in a batch a row gives the same bits as by
-itself. Small matrices, and large ones with many rows, are unpacked to float32 and multiplied as such: that is faster,
-and the bits are then those of float32 products.
+A row's digits depend on that row alone, and sums of whole numbers are exact: a row gives the same bits in every batch.
+A row by itself is multiplied with the codes as they are, in float32 (`clearhead.attention.strips`), which reads them
+faster; only its rounding differs. Small matrices, and large ones with many rows, are unpacked to float32 and multiplied
+as such: that is faster too, and the bits are then those of float32 products.
 Figures and what else was tried: docs/decisions/0006-decoding.md.
 """
 
@@ -24,8 +25,9 @@ import torch
 from jaxtyping import Float, Int8
 from torch import Tensor
 
-from clearhead.attention.cpu_matmul import LARGE, multiply
+from clearhead.attention.cpu_matmul import LARGE, BlockedMatrix, Copied, multiply
 from clearhead.attention.modes import autocast_enabled, can_read
+from clearhead.attention.strips import Strips
 from clearhead.devices import FLOATS
 
 INT8, STEPS = torch.int8, 127
@@ -59,13 +61,14 @@ def round_to_int8(weight: Float[Tensor, "d_out d_in"]) -> tuple[Int8[Tensor, "d_
 
 
 @final
-class Int8Matrix:
+class Int8Matrix(Copied):
     """A matrix of int8 `codes` with a `scale` for each row, for products without gradients; packed when first used.
 
     `digits` is `EXACT` or `ROUNDED`: whether rows that it is multiplied with keep their accuracy, or are rounded.
     """
 
     def __init__(self, codes: Int8[Tensor, "d_out d_in"], scale: Float[Tensor, "d_out"], digits: int = EXACT) -> None:
+        super().__init__()
         self.codes, self.scale, self.digits = codes, scale, digits
         powers = [float(LARGEST * BASE**i) for i in range(digits)]
         self.powers = torch.tensor(powers).view(digits, 1, 1)
@@ -82,6 +85,8 @@ class Int8Matrix:
         """Return the product of float32 rows with the matrix, plus the bias; a large one may be written to `out`."""
         if self.unpacked is not None:
             return multiply(x, self.unpacked, bias)
+        if len(x) == 1 and (strips := self.find_copy(torch.int8, 1)) is not None:
+            return self.multiply_row(strips, x, bias)
         if MULTIPLY is None or not x.numel() or (self.digits > 1 and len(x) > FEW):
             return self.unpack_and_multiply(x, bias)
         if not self.packed:
@@ -95,6 +100,20 @@ class Int8Matrix:
         for part, packed in self.packed:
             torch.mul(self.multiply(digits, packed), largest, out=output[:, part])
         return output if bias is None else output.add_(bias)
+
+    def as_it_is(self) -> Tensor:
+        return self.codes
+
+    def multiply_row(
+        self, strips: Strips | BlockedMatrix, x: Float[Tensor, "1 d_in"], bias: Tensor | None
+    ) -> Float[Tensor, "1 d_out"]:
+        """Return the product of a single row, which is not written in digits, unless it is rounded to one."""
+        scale = self.scale
+        if self.digits == ROUNDED:
+            step = x.abs().amax().clamp_min_(SMALLEST).div_(LARGEST)
+            x, scale = (x / step).round_(), scale * step
+        product = strips(x)
+        return product.mul_(scale) if bias is None else torch.addcmul(bias, product, scale)
 
     def write_digits(self, x: Tensor, largest: Float[Tensor, "row 1"]) -> Float[Tensor, "rows d_in"]:
         """Return the first digits of all rows, then the second and the third."""

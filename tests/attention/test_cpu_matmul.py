@@ -2,9 +2,9 @@
 
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
@@ -17,16 +17,20 @@ from clearhead.attention.cpu_matmul import (
     FEW,
     FEWEST,
     MANY,
+    SHARE,
+    BlockedMatrix,
     PackedMatrix,
     can_pack,
     few_rows,
     find_matrix,
+    find_order,
     find_packed,
     is_large,
     multiply,
     through,
 )
 from clearhead.attention.heads import apply_linear
+from clearhead.attention.strips import Strips, has_strips
 from tests.rounding import assert_equal_but_rounding
 
 OPERATOR = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
@@ -187,24 +191,19 @@ def test_what_is_large() -> None:
     assert not is_large(torch.empty(256, 256))
 
 
-def packed(calls: list[int], weights: list[Tensor]) -> PackedMatrix:
-    assert calls == []
-    return PackedMatrix(weights)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 2, 8, 33])
 @pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("processor", ["calls", "by_mkl"])
 @pytest.mark.pairs
 def test_packed_matrices_are_linear_maps_below_each_other(
-    calls: list[int], rows: int, bias: bool, dtype: torch.dtype
+    request: pytest.FixtureRequest, processor: str, rows: int, bias: bool, dtype: torch.dtype
 ) -> None:
-    if dtype is torch.bfloat16 and not cpu_matmul.BF16:
-        pytest.skip("this processor has no products in bfloat16")
+    request.getfixturevalue(processor)
     torch.manual_seed(0)
     x, weights = torch.randn(rows, 40).to(dtype), [torch.randn(n, 40).to(dtype) for n in (24, 8)]
     offset = torch.randn(32).to(dtype) if bias else None
-    matrix = packed(calls, weights)
+    matrix = PackedMatrix(weights)
     found = [matrix(x, offset) for _ in range(2)]
     wanted = F.linear(x.double(), torch.cat(weights).double(), None if offset is None else offset.double())
     assert found[0].dtype is dtype
@@ -212,26 +211,34 @@ def test_packed_matrices_are_linear_maps_below_each_other(
     torch.testing.assert_close(found[0].double(), wanted, rtol=1e-2 if dtype is torch.bfloat16 else 1e-5, atol=1e-4)
 
 
-def test_a_matrix_is_packed_when_it_is_first_multiplied(calls: list[int]) -> None:
-    matrix = packed(calls, [torch.randn(24, 40)])
-    assert matrix.packed is None
+def test_a_copy_is_made_when_it_is_first_needed(calls: list[int]) -> None:
+    matrix = PackedMatrix([torch.randn(24, 40)])
+    assert not matrix.copies
+    for rows, made in ((2, {BlockedMatrix}), (1, {BlockedMatrix, Strips}), (8, {BlockedMatrix, Strips})):
+        matrix(torch.randn(rows, 40))
+        assert set(matrix.copies) <= made
+    before = dict(matrix.copies)
     matrix(torch.randn(1, 40))
-    first = matrix.packed
-    matrix(torch.randn(2, 40))
-    assert first is not None
-    assert matrix.packed is first
+    assert matrix.copies == before
+    assert BlockedMatrix in before
+    assert (Strips in before) == has_strips(torch.float32)
 
 
-def test_copies_keep_to_their_share_of_memory(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    x, weight, owner = torch.randn(2, 40), torch.randn(24, 40), nn.Identity()
-    monkeypatch.setattr(cpu_matmul, "SHARE", 0.0)
-    matrix = find_matrix(owner, [weight], PackedMatrix, lambda: PackedMatrix([weight]))
-    torch.testing.assert_close(matrix(x), F.linear(x, weight), rtol=1e-5, atol=1e-5)
-    assert matrix.packed is matrix.weight
+@pytest.mark.parametrize("rows", [1, 2])
+def test_copies_keep_to_their_share_of_memory(rows: int, calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weights = torch.randn(rows, 40), [torch.randn(24, 40) for _ in range(2)]
+    owners = [nn.Identity() for _ in weights]
+    monkeypatch.setattr(cpu_matmul, "MATRICES", WeakKeyDictionary())
+    monkeypatch.setattr(cpu_matmul, "machine_memory", lambda: 1.5 * weights[0].nbytes / SHARE)  # room for one of them
+    for owner, weight, room in zip(owners, weights, (True, False), strict=True):
+        matrix = find_matrix(owner, [weight], PackedMatrix, lambda weight=weight: PackedMatrix([weight]))
+        torch.testing.assert_close(matrix(x), F.linear(x, weight), rtol=1e-5, atol=1e-5)
+        assert [copy is not None for copy in matrix.copies.values()] == [room]
 
 
-def test_a_packed_matrix_is_made_anew_when_its_weight_changes(calls: list[int]) -> None:
-    owner, weight, x = nn.Identity(), torch.randn(24, 40), torch.randn(3, 40)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_matrix_is_made_anew_when_its_weight_changes(rows: int, calls: list[int]) -> None:
+    owner, weight, x = nn.Identity(), torch.randn(24, 40), torch.randn(rows, 40)
     first = find_matrix(owner, [weight], PackedMatrix, lambda: PackedMatrix([weight]))
     first(x)
     assert find_matrix(owner, [weight], PackedMatrix, lambda: PackedMatrix([weight])) is first
@@ -314,10 +321,24 @@ def test_models_are_packed_in_several_threads(calls: list[int]) -> None:
 
 
 def test_matrices_side_by_side_are_not_kept_once_they_are_packed(calls: list[int]) -> None:
-    matrix = packed(calls, [torch.randn(24, 40), torch.randn(8, 40)])
-    joined = weakref.ref(matrix.weight)
-    matrix(torch.randn(2, 40))
-    assert joined() is None
+    matrix = PackedMatrix([torch.randn(24, 40), torch.randn(8, 40)])
+    for rows in (1, 2):
+        matrix(torch.randn(rows, 40))
+    assert "weight" not in vars(matrix)
+
+
+def test_the_order_follows_from_rows_dtype_and_processor(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Strips if has_strips(torch.float32) else BlockedMatrix
+    assert [find_order(torch.float32, rows) for rows in (1, 2, 8)] == [one, BlockedMatrix, BlockedMatrix]
+    assert find_order(torch.float64, 1) is find_order(torch.float64, 8) is None
+    assert find_order(torch.int8, 2) is None
+    monkeypatch.setattr(cpu_matmul, "ONEDNN", None)
+    assert find_order(torch.float32, 8) is None
+    monkeypatch.setattr(cpu_matmul, "has_strips", lambda dtype: False)
+    assert find_order(torch.float32, 1) is None
+    for bfloat16 in (True, False):
+        monkeypatch.setattr(cpu_matmul, "BF16", bfloat16)
+        assert (find_order(torch.bfloat16, 1) is BlockedMatrix) == bfloat16
 
 
 def test_what_is_packed(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,13 +346,13 @@ def test_what_is_packed(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> No
     assert can_pack(*[torch.empty(256, 256)] * 2)  # beside each other
     assert not can_pack(torch.empty(256, 256))
     assert not can_pack(torch.empty(1024, 1024, dtype=torch.float64))
+    assert not can_pack(torch.empty(1024, 1024, dtype=torch.int8))
     assert not can_pack(torch.empty(1024, 1024, device="meta"))
     assert not can_pack(nn.Buffer(torch.empty(1024, 1024)).as_subclass(Rounded))
     monkeypatch.setattr(cpu_matmul, "ONEDNN", None)
+    assert can_pack(torch.empty(1024, 1024)) == has_strips(torch.float32)
+    monkeypatch.setattr(cpu_matmul, "has_strips", lambda dtype: False)
     assert not can_pack(torch.empty(1024, 1024))
-    for bfloat16 in (True, False):
-        monkeypatch.setattr(cpu_matmul, "BF16", bfloat16)
-        assert can_pack(torch.empty(1024, 1024, dtype=torch.bfloat16)) == bfloat16
 
 
 class Rounded(Tensor):
