@@ -8,12 +8,13 @@ import { shareOf, shareText } from "../lib/differences";
 import {
   allowedOf,
   answeringSide,
-  type Chapter,
+  chapterOf,
   crossSites,
   type Focus,
   focusOf,
   highest,
   isSign,
+  judge,
   LANES,
   type Lesson,
   lowest,
@@ -24,9 +25,9 @@ import {
   selfSites,
   type Task,
   tokensOf,
+  unsolved,
   weightsOf,
 } from "./lesson";
-import { linkOf } from "./links";
 import { token, tokenAt } from "./markup";
 import { openedToken } from "./reading";
 
@@ -38,12 +39,10 @@ function sideOf(lesson: Lesson): Lesson["run"]["sides"][number] {
   return lesson.run.sides[lesson.run.sides.length - 1];
 }
 
-export const residual: Chapter = {
-  name: "residual",
-  title: ({ text }) => text.residual.title,
-  fits: (lesson) => linkOf("residual", lesson.views) !== null && sideOf(lesson).boxes.some((box) => box.kind === "add"),
-  async prepare(lesson) {
-    const words = lesson.text.residual;
+export const residual = chapterOf(
+  "residual",
+  (lesson) => sideOf(lesson).boxes.some((box) => box.kind === "add"),
+  async (lesson, words, link) => {
     const side = answeringSide(lesson.run);
     const { rows } = await lesson.source.ask("stream", { trace: lesson.meta.id, side });
     const [first, last] = [rows[0], rows[rows.length - 1]];
@@ -60,15 +59,13 @@ export const residual: Chapter = {
       start: shown(first.norm[told], 3),
       end: shown(last.norm[told], 3),
     };
-    const link = linkOf("residual", lesson.views)!;
     return {
-      place: { view: link.view, own: {} },
       said: words.said(facts),
       task: list.length < 2 ? null : findTurned(lesson, last.cosine.slice(0, list.length)),
       spot: link.spot.replace("{side}", side),
     };
   },
-};
+);
 
 /** Whether norms stand before the parts, after the additions, or nowhere. */
 export function normOf(boxes: readonly BoxSpec[]): "pre" | "post" | "none" {
@@ -85,11 +82,9 @@ function findTurned(lesson: Lesson, cosine: readonly number[]): Task {
     ask: words.ask,
     async check(now) {
       const at = openedToken(now, side);
-      if (at === null || cosine[at] === undefined) return { solved: false, said: words.hint };
+      if (at === null || cosine[at] === undefined) return unsolved(words.hint);
       const found = { token: tokenAt(tokensOf(lesson, side), at), cosine: shown(cosine[at], 3) };
-      return reaches(-cosine[at], -Math.min(...cosine))
-        ? { solved: true, said: words.right(found) }
-        : { solved: false, said: words.wrong(found) };
+      return judge(reaches(-cosine[at], -Math.min(...cosine)), words.right(found), words.wrong(found));
     },
   };
 }
@@ -101,12 +96,10 @@ function network(lesson: Lesson): { box: BoxSpec; hidden: string } | null {
   return box === undefined || hidden === undefined ? null : { box, hidden };
 }
 
-export const feedforward: Chapter = {
-  name: "feedforward",
-  title: ({ text }) => text.feedforward.title,
-  fits: (lesson) => linkOf("feedforward", lesson.views) !== null && network(lesson) !== null,
-  async prepare(lesson) {
-    const words = lesson.text.feedforward;
+export const feedforward = chapterOf(
+  "feedforward",
+  (lesson) => network(lesson) !== null,
+  async (lesson, words, link) => {
     const { box, hidden } = network(lesson)!;
     const side = answeringSide(lesson.run);
     const list = tokensOf(lesson, side);
@@ -133,16 +126,14 @@ export const feedforward: Chapter = {
       value: shown(units[best], 3),
       program: lesson.run.program?.exact === true,
     };
-    const link = linkOf("feedforward", lesson.views)!;
     const own = { box: box.name, token: String(at), value: hidden, [`unit${units.length}`]: String(start) };
     return {
       place: { view: link.view, own },
       said: words.said(facts),
       task: units.length < 2 || best === start ? null : findUnit(lesson, { box: box.name, token: at, units }),
-      spot: link.spot,
     };
   },
-};
+);
 
 function findUnit(lesson: Lesson, of: { box: string; token: number; units: number[] }): Task {
   const words = lesson.text.feedforward;
@@ -151,24 +142,20 @@ function findUnit(lesson: Lesson, of: { box: string; token: number; units: numbe
   return {
     ask: words.ask(named),
     async check(now) {
-      if (now.own.box !== of.box) return { solved: false, said: words.hint };
-      if (Number(now.own.token ?? 0) !== of.token) return { solved: false, said: words.otherToken(named) };
+      if (now.own.box !== of.box) return unsolved(words.hint);
+      if (Number(now.own.token ?? 0) !== of.token) return unsolved(words.otherToken(named));
       const unit = Number(now.own[`unit${of.units.length}`] ?? -1);
-      if (of.units[unit] === undefined) return { solved: false, said: words.hint };
+      if (of.units[unit] === undefined) return unsolved(words.hint);
       const found = { unit, value: shown(of.units[unit], 3) };
-      return reaches(Math.abs(of.units[unit]), most)
-        ? { solved: true, said: words.right(found) }
-        : { solved: false, said: `${words.wrong(found)} ${words.hint}` };
+      return judge(reaches(Math.abs(of.units[unit]), most), words.right(found), `${words.wrong(found)} ${words.hint}`);
     },
   };
 }
 
-export const output: Chapter = {
-  name: "output",
-  title: ({ text }) => text.output.title,
-  fits: (lesson) => linkOf("output", lesson.views) !== null && lesson.meta.candidates.some((row) => row.length > 0),
-  async prepare(lesson) {
-    const words = lesson.text.output;
+export const output = chapterOf(
+  "output",
+  (lesson) => lesson.meta.candidates.some((row) => row.length > 0),
+  async (lesson, words, link) => {
     const { run, meta } = lesson;
     const rows = meta.candidates;
     const at = shownPlace(lesson);
@@ -181,9 +168,8 @@ export const output: Chapter = {
       second: second === undefined || second.p < 0.0005 ? null : `${token(second.text)} (${percent(second.p)})`,
       places: rows.length,
     };
-    const link = linkOf("output", lesson.views)!;
     const said = words.said(facts);
-    const plain = { place: { view: link.view, own: {} }, said, spot: link.spot };
+    const plain = { place: { view: link.view, own: {} }, said };
     if (rows.length > 1) return { ...plain, task: findPlace(lesson) };
     const total = meta.sites.reduce((sum, site) => sum + site.n_heads, 0);
     if (!lesson.views.includes("intervene") || total > HEADS_MEASURED) return { ...plain, task: null };
@@ -191,7 +177,7 @@ export const output: Chapter = {
     const there = { view: "intervene", own: {} } as const;
     return task === null ? { ...plain, task } : { place: there, said, task, spot: `[data-testid^="head-toggle-"]` };
   },
-};
+);
 
 /** The place of the text whose answer is spoken of. */
 function shownPlace({ run, meta }: Lesson): number {
@@ -229,11 +215,9 @@ function findPlace(lesson: Lesson): Task {
       ask: words.askPlace({ answer: token(answer) }),
       async check(now) {
         const at = chosen(now);
-        if (at === null) return { solved: false, said: words.hint };
+        if (at === null) return unsolved(words.hint);
         const found = { answer: token(rows[at][0].text), p: percent(sure[at]) };
-        return rows[at][0].text === answer
-          ? { solved: true, said: words.rightPlace(found) }
-          : { solved: false, said: words.wrongPlace(found) };
+        return judge(rows[at][0].text === answer, words.rightPlace(found), words.wrongPlace(found));
       },
     };
   }
@@ -241,11 +225,9 @@ function findPlace(lesson: Lesson): Task {
     ask: words.ask,
     async check(now) {
       const at = chosen(now);
-      if (at === null) return { solved: false, said: words.hint };
+      if (at === null) return unsolved(words.hint);
       const found = { token: tokenAt(list, at), p: percent(sure[at]) };
-      return reaches(-sure[at], -least)
-        ? { solved: true, said: words.right(found) }
-        : { solved: false, said: words.wrong(found) };
+      return judge(reaches(-sure[at], -least), words.right(found), words.wrong(found));
     },
   };
 }
@@ -269,13 +251,13 @@ async function switchOff(lesson: Lesson, best: Candidate): Promise<Task | null> 
     ask: words.askHead({ answer: token(best.text) }),
     async check(now) {
       const off = now.meta.edits.filter((edit): edit is StepEdit => !isSwap(edit) && edit.times === 0);
-      if (off.length === 0) return { solved: false, said: words.hintHead };
-      if (off.length > 1 || now.meta.edits.length > 1) return { solved: false, said: words.many };
+      if (off.length === 0) return unsolved(words.hintHead);
+      if (off.length > 1 || now.meta.edits.length > 1) return unsolved(words.many);
       const [{ at, head }] = off;
       const site = lesson.meta.sites.find((one) => one.name === at);
-      if (site === undefined || head == null) return { solved: false, said: words.hintHead };
+      if (site === undefined || head == null) return unsolved(words.hintHead);
       if (site.name !== most.site.name || head !== most.effect.head)
-        return { solved: false, said: words.wrongHead({ name: name(site, head) }) };
+        return unsolved(words.wrongHead({ name: name(site, head) }));
       const after = shareText(shareOf(best.id, now.meta.candidates[0] ?? []));
       const found = { name: name(site, head), before: percent(best.p), after };
       return { solved: true, said: words.rightHead(found) };
@@ -283,14 +265,11 @@ async function switchOff(lesson: Lesson, best: Candidate): Promise<Task | null> 
   };
 }
 
-export const sampling: Chapter = {
-  name: "sampling",
-  title: ({ text }) => text.sampling.title,
-  fits: (lesson) => linkOf("sampling", lesson.views) !== null && lesson.run.target !== "none",
-  async prepare(lesson) {
-    const words = lesson.text.sampling;
+export const sampling = chapterOf(
+  "sampling",
+  (lesson) => lesson.run.target !== "none",
+  async (lesson, words, link) => {
     const taken = await stepsTaken(lesson, "1");
-    const link = linkOf("sampling", lesson.views)!;
     const facts = {
       steps: taken.length,
       text: taken.map((one) => one.text).join(" "),
@@ -303,10 +282,9 @@ export const sampling: Chapter = {
       place: { view: link.view, own: { beam: "1", at: String(Math.max(1, start)) } },
       said: words.said(facts),
       task: puzzle ? findUnsure(lesson, link.view) : null,
-      spot: link.spot,
     };
   },
-};
+);
 
 /** The tokens on the best path of the search that the view shows, with their probabilities. */
 async function stepsTaken(lesson: Lesson, beam: string): Promise<{ text: string; p: number }[]> {
@@ -327,11 +305,9 @@ function findUnsure(lesson: Lesson, view: string): Task {
       const taken = await stepsTaken(lesson, now.own.beam ?? "3");
       const step = Number(now.own.at ?? 1);
       const here = taken[step - 1];
-      if (now.view !== view || here === undefined) return { solved: false, said: words.hint };
+      if (now.view !== view || here === undefined) return unsolved(words.hint);
       const found = { step, token: token(here.text), p: percent(here.p) };
-      return reaches(-here.p, -Math.min(...taken.map((one) => one.p)))
-        ? { solved: true, said: words.right(found) }
-        : { solved: false, said: words.wrong(found) };
+      return judge(reaches(-here.p, -Math.min(...taken.map((one) => one.p))), words.right(found), words.wrong(found));
     },
   };
 }
@@ -341,16 +317,13 @@ function sitesToChange(lesson: Lesson): SiteMeta[] {
   return cross.length > 0 ? cross : selfSites(lesson);
 }
 
-export const change: Chapter = {
-  name: "change",
-  title: ({ text }) => text.change.title,
-  fits: (lesson) => linkOf("change", lesson.views) !== null && sitesToChange(lesson).length > 0,
-  async prepare(lesson) {
-    const words = lesson.text.change;
+export const change = chapterOf(
+  "change",
+  (lesson) => sitesToChange(lesson).length > 0,
+  async (lesson, words, link) => {
     const told = (await focusOf(lesson, sitesToChange(lesson)))!;
     const { focus, key } = (await decisive(lesson, told)) ?? { focus: told, key: otherKey(told) };
     const { site, head, query, row, queries, keys } = focus;
-    const link = linkOf("change", lesson.views)!;
     const facts = {
       query: tokenAt(queries, query, "query"),
       key: tokenAt(keys, key ?? focus.key, "key"),
@@ -368,10 +341,9 @@ export const change: Chapter = {
       said: words.said(facts),
       task: key === null ? null : lookElsewhere(lesson, focus, key),
       question: key === null ? null : await guessAnswer(lesson, focus, key),
-      spot: link.spot,
     };
   },
-};
+);
 
 /** Heads that are tried, those that the answer needs most first, and queries of each. */
 const [HEADS_TRIED, QUERIES_TRIED] = [2, 3];
@@ -457,11 +429,11 @@ function lookElsewhere(lesson: Lesson, focus: Focus, key: number): Task {
   return {
     ask: words.ask(named),
     async check(now) {
-      if (now.meta.edits.length === 0) return { solved: false, said: words.hint({ score: enough }) };
+      if (now.meta.edits.length === 0) return unsolved(words.hint({ score: enough }));
       const { weight } = await lesson.source.ask("row", { trace: now.meta.id, site: site.name, head, query });
       const found = { ...named, weight: percent(weight[key]) };
       if (!reaches(weight[key], Math.max(...weight)))
-        return { solved: false, said: `${words.wrong(found)} ${words.hint({ score: enough })}` };
+        return unsolved(`${words.wrong(found)} ${words.hint({ score: enough })}`);
       const answers = { answer: token(now.meta.answer), before: token(lesson.meta.answer) };
       return {
         solved: true,

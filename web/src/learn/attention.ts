@@ -8,20 +8,22 @@ import { worked } from "../views/steps/working";
 import {
   allowedOf,
   type Chapter,
+  chapterOf,
   crossSites,
   type Focus,
   focusOf,
   highest,
   isSign,
+  judge,
   type Lesson,
   lowest,
   type Now,
   type Place,
-  type Prepared,
+  type Question,
   reaches,
   selfSites,
-  type Question,
   type Task,
+  unsolved,
   weightsOf,
 } from "./lesson";
 import { type ChapterName, linkOf } from "./links";
@@ -55,76 +57,62 @@ function stepsPlace(name: ChapterName, { site, head, query }: Focus, key: number
   return { view: "steps", site: site.name, head, query, key, own: { at: AT[name] ?? "1" } };
 }
 
-function hasStory(lesson: Lesson, name: ChapterName): boolean {
-  return linkOf(name, lesson.views) !== null && story(lesson).length > 0 && story(lesson)[0].n_query > 0;
+function hasStory(lesson: Lesson): boolean {
+  return (story(lesson)[0]?.n_query ?? 0) > 0;
 }
 
-export const vectors: Chapter = {
-  name: "vectors",
-  title: ({ text }) => text.vectors.title,
-  fits: (lesson) => hasStory(lesson, "vectors"),
-  async prepare(lesson) {
-    const words = lesson.text.vectors;
-    const focus = await mainFocus(lesson);
-    const { site, query, key, queries, keys } = focus;
-    const side = lesson.run.sides.find((one) => one.side === site.query_side)!;
-    const facts = {
-      query: tokenAt(queries, query, "query"),
-      d: side.d_model,
-      dHead: site.d_head,
-      shared: site.n_kv_heads < site.n_heads,
-      learned: lesson.run.program?.exact !== true,
-    };
-    const swapped = site.slot === "attention" && key !== query;
+export const vectors = chapterOf("vectors", hasStory, async (lesson, words) => {
+  const focus = await mainFocus(lesson);
+  const { site, query, key, queries, keys } = focus;
+  const side = lesson.run.sides.find((one) => one.side === site.query_side)!;
+  const facts = {
+    query: tokenAt(queries, query, "query"),
+    d: side.d_model,
+    dHead: site.d_head,
+    shared: site.n_kv_heads < site.n_heads,
+    learned: lesson.run.program?.exact !== true,
+  };
+  const swapped = site.slot === "attention" && key !== query;
+  return {
+    place: stepsPlace("vectors", focus, key),
+    said: words.said(facts),
+    task: swapped ? swapRoles(focus) : null,
+  };
+  function swapRoles({ query: asked, key: asking }: Focus): Task {
+    const named = { query: tokenAt(queries, asking, "query"), key: tokenAt(keys, asked, "key") };
     return {
-      place: stepsPlace("vectors", focus, key),
-      said: words.said(facts),
-      task: swapped ? swapRoles(lesson, focus) : null,
-      spot: linkOf("vectors", lesson.views)!.spot,
+      ask: words.ask(named),
+      async check(now) {
+        if (now.query !== asking) return unsolved(words.hintQuery(named));
+        if (now.key !== asked) return unsolved(words.hintKey(named));
+        return { solved: true, said: words.right(named) };
+      },
     };
-    function swapRoles({ text }: Lesson, { query: asked, key: asking }: Focus): Task {
-      const named = { query: tokenAt(queries, asking, "query"), key: tokenAt(keys, asked, "key") };
-      return {
-        ask: text.vectors.ask(named),
-        async check(now) {
-          if (now.query !== asking) return { solved: false, said: words.hintQuery(named) };
-          if (now.key !== asked) return { solved: false, said: words.hintKey(named) };
-          return { solved: true, said: words.right(named) };
-        },
-      };
-    }
-  },
-};
+  }
+});
 
-export const score: Chapter = {
-  name: "score",
-  title: ({ text }) => text.score.title,
-  fits: (lesson) => hasStory(lesson, "score"),
-  async prepare(lesson) {
-    const words = lesson.text.score;
-    const focus = await mainFocus(lesson);
-    const { site, row, query, queries, keys } = focus;
-    const [allowed, scores] = [allowedOf(row), finite(row.score ?? [])];
-    const seen = scores.map((one, key) => (allowed[key] ? one : Infinity));
-    const start = Math.max(0, lowest(seen));
-    const facts = {
-      query: tokenAt(queries, query, "query"),
-      key: tokenAt(keys, start, "key"),
-      best: tokenAt(keys, focus.key, "key"),
-      score: shown(scores[start], 3),
-      d: site.d_head,
-      formula: site.arithmetic.formula,
-      dot: isDot(site),
-    };
-    const puzzle = allowed.filter(Boolean).length > 1 && !reaches(scores[start], bestOf(scores, allowed));
-    return {
-      place: stepsPlace("score", focus, start),
-      said: words.said(facts),
-      task: puzzle ? findBest(lesson, focus) : null,
-      spot: linkOf("score", lesson.views)!.spot,
-    };
-  },
-};
+export const score = chapterOf("score", hasStory, async (lesson, words) => {
+  const focus = await mainFocus(lesson);
+  const { site, row, query, queries, keys } = focus;
+  const [allowed, scores] = [allowedOf(row), finite(row.score ?? [])];
+  const seen = scores.map((one, key) => (allowed[key] ? one : Infinity));
+  const start = Math.max(0, lowest(seen));
+  const facts = {
+    query: tokenAt(queries, query, "query"),
+    key: tokenAt(keys, start, "key"),
+    best: tokenAt(keys, focus.key, "key"),
+    score: shown(scores[start], 3),
+    d: site.d_head,
+    formula: site.arithmetic.formula,
+    dot: isDot(site),
+  };
+  const puzzle = allowed.filter(Boolean).length > 1 && !reaches(scores[start], bestOf(scores, allowed));
+  return {
+    place: stepsPlace("score", focus, start),
+    said: words.said(facts),
+    task: puzzle ? findBest(lesson, focus) : null,
+  };
+});
 
 function findBest(lesson: Lesson, focus: Focus): Task {
   const words = lesson.text.score;
@@ -133,15 +121,12 @@ function findBest(lesson: Lesson, focus: Focus): Task {
   return {
     ask: words.ask({ query: asked, masks: site.arithmetic.masks }),
     async check(now) {
-      if (!onHead(now, focus) || now.query !== query || !within(now.key, keys))
-        return { solved: false, said: words.hint };
+      if (!onHead(now, focus) || now.query !== query || !within(now.key, keys)) return unsolved(words.hint);
       const row = await lesson.source.ask("row", { trace: now.meta.id, site: site.name, head, query });
       const [allowed, scores] = [allowedOf(row), finite(row.score ?? [])];
       const found = { query: asked, key: tokenAt(keys, now.key, "key"), score: shown(scores[now.key], 3) };
-      if (!allowed[now.key]) return { solved: false, said: words.blocked(found) };
-      return reaches(scores[now.key], bestOf(scores, allowed))
-        ? { solved: true, said: words.right(found) }
-        : { solved: false, said: words.wrong(found) };
+      if (!allowed[now.key]) return unsolved(words.blocked(found));
+      return judge(reaches(scores[now.key], bestOf(scores, allowed)), words.right(found), words.wrong(found));
     },
   };
 }
@@ -159,12 +144,10 @@ function scales(site: SiteMeta, head: number): boolean {
   return Math.abs((site.scale[head] ?? site.scale[0] ?? 1) - 1) > 1e-9;
 }
 
-export const scale: Chapter = {
-  name: "scale",
-  title: ({ text }) => text.scale.title,
-  fits: (lesson) => hasStory(lesson, "scale") && story(lesson).some((site) => scales(site, 0)),
-  async prepare(lesson) {
-    const words = lesson.text.scale;
+export const scale = chapterOf(
+  "scale",
+  (lesson) => hasStory(lesson) && story(lesson).some((site) => scales(site, 0)),
+  async (lesson, words, link) => {
     const focus = await mainFocus(lesson);
     const { site, head, row, query, key, queries } = focus;
     const factor = site.scale[head] ?? site.scale[0];
@@ -184,7 +167,6 @@ export const scale: Chapter = {
       without: plain && unscaled !== null && unscaled > now + 0.02 ? percent(unscaled) : null,
     };
     const several = allowedOf(row).filter(Boolean).length > 1;
-    const link = linkOf("scale", lesson.views)!;
     const turned = unscaled === null ? null : turnTemperature(lesson, focus, now);
     if (link.view === "intervene" && turned !== null && several) {
       const target = lesson.meta.sides.decoder?.ids.slice(1);
@@ -196,7 +178,6 @@ export const scale: Chapter = {
         said: words.said(facts),
         task: turned,
         question: guessSharper(lesson, focus, now),
-        spot: link.spot,
       };
     }
     const seen = allowedOf(row);
@@ -208,7 +189,7 @@ export const scale: Chapter = {
       spot: linkOf("scale", ["steps"])!.spot,
     };
   },
-};
+);
 
 /** The largest weight of the row if its scaled scores are divided by a temperature: positions and mask stay. */
 function mostAt({ row }: Focus, temperature: number): number {
@@ -247,7 +228,7 @@ function turnTemperature(lesson: Lesson, focus: Focus, now: number): Task | null
   return {
     ask: sharper ? words.askSharp(asked) : words.askEven(asked),
     async check(seen) {
-      if (seen.meta.edits.length === 0) return { solved: false, said: words.hint };
+      if (seen.meta.edits.length === 0) return unsolved(words.hint);
       const row = await lesson.source.ask("row", { trace: seen.meta.id, site: site.name, head, query });
       const weight = Math.max(...row.weight);
       const found = { weight: percent(weight) };
@@ -272,23 +253,22 @@ function findLowest(lesson: Lesson, focus: Focus, start: number): Task | null {
   return {
     ask: words.ask(asked),
     async check(now) {
-      if (!onHead(now, focus) || now.query !== query || !within(now.key, keys))
-        return { solved: false, said: words.hintKey };
+      if (!onHead(now, focus) || now.query !== query || !within(now.key, keys)) return unsolved(words.hintKey);
       const row = await lesson.source.ask("row", { trace: now.meta.id, site: site.name, head, query });
       const found = { key: tokenAt(keys, now.key, "key"), scaled: shown(row.scaled?.[now.key], 3) };
-      return reaches(-value(row, now.key), -least(row))
-        ? { solved: true, said: words.rightKey(found) }
-        : { solved: false, said: `${words.wrongKey(found)} ${words.hintKey}` };
+      return judge(
+        reaches(-value(row, now.key), -least(row)),
+        words.rightKey(found),
+        `${words.wrongKey(found)} ${words.hintKey}`,
+      );
     },
   };
 }
 
-export const mask: Chapter = {
-  name: "mask",
-  title: ({ text }) => text.mask.title,
-  fits: (lesson) => linkOf("mask", lesson.views) !== null && story(lesson).some((site) => site.arithmetic.masks),
-  async prepare(lesson) {
-    const words = lesson.text.mask;
+export const mask = chapterOf(
+  "mask",
+  (lesson) => story(lesson).some((site) => site.arithmetic.masks),
+  async (lesson, words) => {
     const site = story(lesson).findLast((one) => one.arithmetic.masks)!;
     const focus = (await focusOf(lesson, [site]))!;
     const tile = { site: site.name, head: focus.head, step: "allowed", level: 0, row: 0, column: 0 } as const;
@@ -313,10 +293,9 @@ export const mask: Chapter = {
       place: { view: "head", site: site.name, head: focus.head, query: start, key: null, own: {} },
       said: words.said(facts),
       task: middle === undefined ? null : countKeys(lesson, focus, counts, middle),
-      spot: linkOf("mask", lesson.views)!.spot,
     };
   },
-};
+);
 
 function often(counts: number[], count: number): number {
   return counts.filter((one) => one === count).length;
@@ -328,11 +307,9 @@ function countKeys(lesson: Lesson, { site, queries }: Focus, counts: number[], w
     ask: words.ask({ count: wanted }),
     async check(now) {
       if (now.site !== site.name || !within(now.query, queries) || counts[now.query] === undefined)
-        return { solved: false, said: words.hint };
+        return unsolved(words.hint);
       const found = { query: tokenAt(queries, now.query, "query"), count: counts[now.query] };
-      return counts[now.query] === wanted
-        ? { solved: true, said: words.right(found) }
-        : { solved: false, said: `${words.wrong(found)} ${words.hint}` };
+      return judge(counts[now.query] === wanted, words.right(found), `${words.wrong(found)} ${words.hint}`);
     },
   };
 }
@@ -340,7 +317,7 @@ function countKeys(lesson: Lesson, { site, queries }: Focus, counts: number[], w
 export const softmax: Chapter = {
   name: "softmax",
   title: (lesson) => lesson.text.softmax.titles[(story(lesson).at(-1) ?? lesson.meta.sites[0]).arithmetic.kind],
-  fits: (lesson) => hasStory(lesson, "softmax"),
+  fits: (lesson) => linkOf("softmax", lesson.views) !== null && hasStory(lesson),
   async prepare(lesson) {
     const words = lesson.text.softmax;
     const focus = (await focusOf(lesson, story(lesson), smallLead))!;
@@ -433,7 +410,7 @@ function findQuery(lesson: Lesson, focus: Focus, wanted: number): Task {
   return {
     ask: words.ask({ key: tokenAt(keys, wanted, "key") }),
     async check(now) {
-      if (!onHead(now, focus) || !within(now.query, queries)) return { solved: false, said: words.hint };
+      if (!onHead(now, focus) || !within(now.query, queries)) return unsolved(words.hint);
       const { weight } = await lesson.source.ask("row", {
         trace: now.meta.id,
         site: site.name,
@@ -447,39 +424,32 @@ function findQuery(lesson: Lesson, focus: Focus, wanted: number): Task {
         weight: percent(weight[key]),
       });
       if (reaches(weight[wanted], weight[best])) return { solved: true, said: words.right(named(wanted)) };
-      return { solved: false, said: words.wrong(named(best)) };
+      return unsolved(words.wrong(named(best)));
     },
   };
 }
 
-export const sum: Chapter = {
-  name: "sum",
-  title: ({ text }) => text.sum.title,
-  fits: (lesson) => hasStory(lesson, "sum"),
-  async prepare(lesson) {
-    const words = lesson.text.sum;
-    const focus = await mainFocus(lesson);
-    const { site, row, query, key, queries, keys } = focus;
-    const given = await givenBy(lesson, lesson.meta.id, focus);
-    const rest = row.weight.reduce((total, one) => total + one, 0) - row.weight[key];
-    const facts = {
-      query: tokenAt(queries, query, "query"),
-      key: tokenAt(keys, key, "key"),
-      weight: percent(row.weight[key]),
-      d: site.d_value,
-      rest: rest > 0.0005 ? percent(rest) : null,
-    };
-    const allowed = allowedOf(row);
-    const start = lowest(given.map((one, at) => (allowed[at] ? one.amount : Infinity)));
-    const most = Math.max(...given.map((one) => one.amount));
-    return {
-      place: stepsPlace("sum", focus, start),
-      said: words.said(facts),
-      task: reaches(given[start].amount, most) ? null : findGiver(lesson, focus),
-      spot: linkOf("sum", lesson.views)!.spot,
-    };
-  },
-};
+export const sum = chapterOf("sum", hasStory, async (lesson, words) => {
+  const focus = await mainFocus(lesson);
+  const { site, row, query, key, queries, keys } = focus;
+  const given = await givenBy(lesson, lesson.meta.id, focus);
+  const rest = row.weight.reduce((total, one) => total + one, 0) - row.weight[key];
+  const facts = {
+    query: tokenAt(queries, query, "query"),
+    key: tokenAt(keys, key, "key"),
+    weight: percent(row.weight[key]),
+    d: site.d_value,
+    rest: rest > 0.0005 ? percent(rest) : null,
+  };
+  const allowed = allowedOf(row);
+  const start = lowest(given.map((one, at) => (allowed[at] ? one.amount : Infinity)));
+  const most = Math.max(...given.map((one) => one.amount));
+  return {
+    place: stepsPlace("sum", focus, start),
+    said: words.said(facts),
+    task: reaches(given[start].amount, most) ? null : findGiver(lesson, focus),
+  };
+});
 
 interface Given {
   weight: number;
@@ -505,8 +475,7 @@ function findGiver(lesson: Lesson, focus: Focus): Task {
   return {
     ask: words.ask({ query: tokenAt(queries, query, "query") }),
     async check(now) {
-      if (!onHead(now, focus) || now.query !== query || !within(now.key, keys))
-        return { solved: false, said: words.hint };
+      if (!onHead(now, focus) || now.query !== query || !within(now.key, keys)) return unsolved(words.hint);
       const given = await givenBy(lesson, now.meta.id, focus);
       const { weight, length: size, amount } = given[now.key];
       const found = {
@@ -515,19 +484,19 @@ function findGiver(lesson: Lesson, focus: Focus): Task {
         length: shown(size, 3),
         given: shown(amount, 3),
       };
-      return reaches(amount, Math.max(...given.map((one) => one.amount)))
-        ? { solved: true, said: words.right(found) }
-        : { solved: false, said: words.wrong(found) };
+      return judge(
+        reaches(amount, Math.max(...given.map((one) => one.amount))),
+        words.right(found),
+        words.wrong(found),
+      );
     },
   };
 }
 
-export const heads: Chapter = {
-  name: "heads",
-  title: ({ text }) => text.heads.title,
-  fits: (lesson) => linkOf("heads", lesson.views) !== null && rivals(lesson, story(lesson).at(-1)).length > 1,
-  async prepare(lesson) {
-    const words = lesson.text.heads;
+export const heads = chapterOf(
+  "heads",
+  (lesson) => rivals(lesson, story(lesson).at(-1)).length > 1,
+  async (lesson, words, link) => {
     const focus = await mainFocus(lesson);
     const all = rivals(lesson, focus.site);
     const byLayer = all[0].site.n_heads === 1;
@@ -555,10 +524,10 @@ export const heads: Chapter = {
       place: { view: "head", site: site.name, head, query: focus.query, key: focus.key, own: {} },
       said: words.said(facts),
       task: puzzle ? findHead(lesson, focus, all, byLayer) : null,
-      spot: byLayer ? `[data-testid="place"]` : linkOf("heads", lesson.views)!.spot,
+      spot: byLayer ? `[data-testid="place"]` : link.spot,
     };
   },
-};
+);
 
 /** The heads of the story's layer, in one of which it is told; where that has one, the layers. */
 function rivals(lesson: Lesson, site: SiteMeta | undefined): { site: SiteMeta; head: number }[] {
@@ -581,8 +550,8 @@ function findHead(
     ask: byLayer ? words.askLayer(named) : words.ask(named),
     async check(now) {
       const chosen = all.find((one) => one.site.name === now.site && one.head === now.head);
-      if (now.head === "mean") return { solved: false, said: words.hint };
-      if (chosen === undefined) return { solved: false, said: words.elsewhere };
+      if (now.head === "mean") return unsolved(words.hint);
+      if (chosen === undefined) return unsolved(words.elsewhere);
       const rows = await Promise.all(
         all.map(({ site, head }) => lesson.source.ask("row", { trace: now.meta.id, site: site.name, head, query })),
       );
@@ -590,19 +559,15 @@ function findHead(
       const weight = weights[all.indexOf(chosen)];
       const name = byLayer ? words.layerName({ layer: chosen.site.layer }) : words.headName({ head: chosen.head });
       const found = { name, weight: percent(weight) };
-      return reaches(weight, Math.max(...weights))
-        ? { solved: true, said: words.right(found) }
-        : { solved: false, said: `${words.wrong(found)} ${words.hint}` };
+      return judge(reaches(weight, Math.max(...weights)), words.right(found), `${words.wrong(found)} ${words.hint}`);
     },
   };
 }
 
-export const cross: Chapter = {
-  name: "cross",
-  title: ({ text }) => text.cross.title,
-  fits: (lesson) => linkOf("cross", lesson.views) !== null && crossSites(lesson).length > 0,
-  async prepare(lesson): Promise<Prepared> {
-    const words = lesson.text.cross;
+export const cross = chapterOf(
+  "cross",
+  (lesson) => crossSites(lesson).length > 0,
+  async (lesson, words) => {
     const focus = (await focusOf(lesson, crossSites(lesson), swapped))!;
     const { site, head, query, key, row, queries, keys } = focus;
     const facts = {
@@ -616,10 +581,9 @@ export const cross: Chapter = {
       place: { view: "head", site: site.name, head, query, key, own: {} },
       said: words.said(facts),
       task: wanted === null ? null : findLooker(lesson, focus, wanted),
-      spot: linkOf("cross", lesson.views)!.spot,
     };
   },
-};
+);
 
 /** A row in which the two texts have another order: it looks further back than a row before it. */
 export function swapped(_: Float32Array, query: number, tops: readonly number[]): number {
@@ -643,7 +607,7 @@ function findLooker(lesson: Lesson, focus: Focus, wanted: number): Task {
   return {
     ask: words.ask({ key: tokenAt(keys, wanted, "key") }),
     async check(now) {
-      if (!onHead(now, focus) || !within(now.query, queries)) return { solved: false, said: words.hint };
+      if (!onHead(now, focus) || !within(now.query, queries)) return unsolved(words.hint);
       const { weight } = await lesson.source.ask("column", { trace: now.meta.id, site: site.name, head, key: wanted });
       const mine = weight[now.query];
       const found = {
@@ -651,9 +615,7 @@ function findLooker(lesson: Lesson, focus: Focus, wanted: number): Task {
         key: tokenAt(keys, wanted, "key"),
         weight: percent(mine),
       };
-      return reaches(mine, Math.max(...weight))
-        ? { solved: true, said: words.right(found) }
-        : { solved: false, said: words.wrong(found) };
+      return judge(reaches(mine, Math.max(...weight)), words.right(found), words.wrong(found));
     },
   };
 }

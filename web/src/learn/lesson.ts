@@ -2,6 +2,7 @@
 
 import type { HeadChoice, Matrix, Meta, Row, RunFacts, SideName, SiteMeta, Source, ViewName } from "../lib/source";
 import type { LearnText } from "../text/learn.en";
+import { type ChapterName, type Link, linkOf } from "./links";
 
 /** A text as it was traced, without edits, and everything one needs to speak of it. */
 export interface Lesson {
@@ -80,6 +81,39 @@ export interface Chapter {
   /** Whether the run has what the chapter is about. */
   fits(lesson: Lesson): boolean;
   prepare(lesson: Lesson): Promise<Prepared>;
+}
+
+/** What a chapter makes: without a place it opens its view, without a spot it speaks of what its link points at. */
+type Made = Omit<Prepared, "place" | "spot"> & { place?: Place; spot?: string };
+
+/** Return a chapter that is told in the first of its views that the page has, of a run that fits. */
+export function chapterOf<Name extends Exclude<ChapterName, "softmax">>(
+  name: Name,
+  fits: (lesson: Lesson) => boolean,
+  prepare: (lesson: Lesson, words: LearnText[Name], link: Link) => Promise<Made>,
+): Chapter {
+  return {
+    name,
+    title: ({ text }) => text[name].title,
+    fits: (lesson) => linkOf(name, lesson.views) !== null && fits(lesson),
+    async prepare(lesson) {
+      const link = linkOf(name, lesson.views)!;
+      return {
+        place: { view: link.view, own: {} },
+        spot: link.spot,
+        ...(await prepare(lesson, lesson.text[name], link)),
+      };
+    },
+  };
+}
+
+/** Return a verdict and its reason. */
+export function judge(solved: boolean, right: string, wrong: string): Verdict {
+  return { solved, said: solved ? right : wrong };
+}
+
+export function unsolved(said: string): Verdict {
+  return { solved: false, said };
 }
 
 /** A query of a head that shows something: it looks at another token than itself. */

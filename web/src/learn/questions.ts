@@ -7,31 +7,29 @@ import { percent } from "../lib/words";
 import { chosenPlaces, pairOf } from "../views/meaning/pairs";
 import {
   answeringSide,
-  type Chapter,
+  chapterOf,
   focusOf,
   isSign,
+  judge,
   LANES,
   type Lesson,
   type Now,
   selfSites,
   type Task,
   tokensOf,
+  unsolved,
   type Verdict,
 } from "./lesson";
-import { linkOf } from "./links";
 import { token, tokenAt } from "./markup";
 import { openedToken } from "./reading";
 
 /** Tokens that are compared with each other. */
 const COMPARED = 8;
 
-export const roles: Chapter = {
-  name: "roles",
-  title: ({ text }) => text.roles.title,
-  fits: (lesson) =>
-    linkOf("roles", lesson.views) !== null && lesson.run.program?.exact !== true && selfSites(lesson).length > 0,
-  async prepare(lesson) {
-    const words = lesson.text.roles;
+export const roles = chapterOf(
+  "roles",
+  (lesson) => lesson.run.program?.exact !== true && selfSites(lesson).length > 0,
+  async (lesson, words, link) => {
     const { site, head } = (await focusOf(lesson, selfSites(lesson)))!;
     const list = tokensOf(lesson, site.query_side);
     const all = list.map((_, at) => at);
@@ -44,7 +42,6 @@ export const roles: Chapter = {
       places: places.join(","),
       pair: near === undefined ? "0,0" : `${near.row},${near.column}`,
     };
-    const link = linkOf("roles", lesson.views)!;
     const goal = far === undefined ? 0 : Math.floor(8 * far.apart) / 10;
     return {
       place: { view: link.view, site: site.name, head, own },
@@ -57,10 +54,9 @@ export const roles: Chapter = {
             },
       ),
       task: near === undefined || near.apart >= goal ? null : findOneSided(lesson, site, head, goal),
-      spot: link.spot,
     };
   },
-};
+);
 
 interface Mirrored {
   row: number;
@@ -89,7 +85,7 @@ function findOneSided(lesson: Lesson, site: SiteMeta, head: number, goal: number
     ask: words.ask({ apart: local(goal.toFixed(1)) }),
     async check(now) {
       if (now.view !== "meaning" || now.own.pair === undefined || now.site !== site.name || now.head !== head)
-        return { solved: false, said: words.hint };
+        return unsolved(words.hint);
       const places = chosenPlaces(now.own.places ?? null, count);
       const { tokens, query_key: table } = await lesson.source.ask("spaces", {
         trace: now.meta.id,
@@ -103,9 +99,7 @@ function findOneSided(lesson: Lesson, site: SiteMeta, head: number, goal: number
         ...{ one: token(tokens[row]), other: token(tokens[column]) },
         ...{ there: hundredths(there), back: hundredths(back) },
       };
-      return Math.abs(there - back) >= goal
-        ? { solved: true, said: words.right(found) }
-        : { solved: false, said: `${words.wrong(found)} ${words.hint}` };
+      return judge(Math.abs(there - back) >= goal, words.right(found), `${words.wrong(found)} ${words.hint}`);
     },
   };
 }
@@ -114,26 +108,21 @@ function hundredths(value: number): string {
   return local(value.toFixed(2).replace("-", "−"));
 }
 
-export const layers: Chapter = {
-  name: "layers",
-  title: ({ text }) => text.layers.title,
-  fits: (lesson) =>
-    linkOf("layers", lesson.views) !== null &&
+export const layers = chapterOf(
+  "layers",
+  (lesson) =>
     lesson.run.sides.at(-1)!.n_layers > 1 &&
     lesson.meta.candidates.length === tokensOf(lesson, answeringSide(lesson.run)).length,
-  async prepare(lesson) {
-    const words = lesson.text.layers;
+  async (lesson, words, link) => {
     const side = answeringSide(lesson.run);
     const lens = await lesson.source.ask("lens", { trace: lesson.meta.id });
     const settled = tokensOf(lesson, side)
       .slice(0, LANES)
       .map((_, at) => settledAt(lens, at));
     const told = settled.indexOf(Math.max(...settled));
-    const link = linkOf("layers", lesson.views)!;
     const guesses = lens.layers.map(({ rows }) => rows[told]?.[0]).filter((one) => one !== undefined);
     const [first, last] = [guesses[0], guesses[guesses.length - 1]];
     return {
-      place: { view: link.view, own: {} },
       said: words.said({
         token: tokenAt(tokensOf(lesson, side), told),
         ...{ first: token(first.text), start: percent(first.p), last: token(last.text), end: percent(last.p) },
@@ -142,7 +131,7 @@ export const layers: Chapter = {
       spot: link.spot.replace("{side}", side),
     };
   },
-};
+);
 
 /** The first place along the stream from which on the guess at a token is the one that is given at the end. */
 function settledAt({ layers: all }: Lens, at: number): number {
@@ -157,25 +146,17 @@ function findLatest(lesson: Lesson, settled: readonly number[]): Task {
     ask: words.ask,
     async check(now) {
       const at = openedToken(now, side);
-      if (at === null || settled[at] === undefined) return { solved: false, said: words.hint };
+      if (at === null || settled[at] === undefined) return unsolved(words.hint);
       const named = { token: tokenAt(tokensOf(lesson, side), at) };
-      return settled[at] === Math.max(...settled)
-        ? { solved: true, said: words.right(named) }
-        : { solved: false, said: `${words.wrong(named)} ${words.hint}` };
+      return judge(settled[at] === Math.max(...settled), words.right(named), `${words.wrong(named)} ${words.hint}`);
     },
   };
 }
 
-export const film: Chapter = {
-  name: "film",
-  title: ({ text }) => text.film.title,
-  fits: (lesson) =>
-    linkOf("film", lesson.views) !== null &&
-    lesson.source.everyStep === true &&
-    lesson.run.film.length > 1 &&
-    selfSites(lesson).length > 0,
-  async prepare(lesson) {
-    const words = lesson.text.film;
+export const film = chapterOf(
+  "film",
+  (lesson) => lesson.source.everyStep === true && lesson.run.film.length > 1 && selfSites(lesson).length > 0,
+  async (lesson, words, link) => {
     const { run, source } = lesson;
     const target = run.target === "writes" ? (lesson.meta.sides.decoder?.ids.slice(1) ?? null) : null;
     const at = (step: number | null) => source.ask("trace", { source: lesson.meta.source, target, edits: [], step });
@@ -186,7 +167,6 @@ export const film: Chapter = {
     const first = await source.ask("row", { trace: (await at(run.film[0])).id, site: site.name, head, query });
     const [start, last] = [first.weight[key], row.weight[key]];
     const named = { query: tokenAt(queries, query, "query"), key: tokenAt(keys, key, "key") };
-    const link = linkOf("film", lesson.views)!;
     const goal = Math.ceil((start + last) * 50) / 100;
     return {
       place: { view: link.view, site: site.name, head, query, key, own: {} },
@@ -198,26 +178,21 @@ export const film: Chapter = {
         said: words.guessed({ first: percent(start), last: percent(last) }),
       },
       task: last - start < 0.1 ? null : { ask: words.ask({ ...named, most: percent(goal) }), check: findEarlier },
-      spot: link.spot,
     };
 
     async function findEarlier(now: Now): Promise<Verdict> {
       const { weight } = await source.ask("row", { trace: now.meta.id, site: site.name, head, query });
       const found = { step: countText(now.meta.step ?? run.step), weight: percent(weight[key]) };
-      return weight[key] < goal
-        ? { solved: true, said: words.right(found) }
-        : { solved: false, said: `${words.wrong(found)} ${words.hint}` };
+      return judge(weight[key] < goal, words.right(found), `${words.wrong(found)} ${words.hint}`);
     }
   },
-};
+);
 
-export const summary: Chapter = {
-  name: "summary",
-  title: ({ text }) => text.summary.title,
-  fits: (lesson) => linkOf("summary", lesson.views) !== null && lesson.meta.sites.length > 0,
-  async prepare(lesson) {
+export const summary = chapterOf(
+  "summary",
+  (lesson) => lesson.meta.sites.length > 0,
+  async (lesson, words, link) => {
     const { run, meta } = lesson;
-    const link = linkOf("summary", lesson.views)!;
     const facts = {
       tokens: tokensOf(lesson, run.sides[0].side).length,
       d: run.sides[0].d_model,
@@ -227,6 +202,6 @@ export const summary: Chapter = {
       cross: meta.sites.some((site) => site.slot === "cross"),
       answer: token(meta.answer),
     };
-    return { place: { view: link.view, own: {} }, said: lesson.text.summary.said(facts), task: null, spot: link.spot };
+    return { place: { view: link.view, own: {} }, said: words.said(facts), task: null };
   },
-};
+);

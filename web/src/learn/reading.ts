@@ -5,9 +5,10 @@ import { chosenPlaces, pairOf } from "../views/meaning/pairs";
 import { shown } from "../lib/words";
 import type { SideName, SiteMeta, Spaces } from "../lib/source";
 import {
-  type Chapter,
+  chapterOf,
   highest,
   isSign,
+  judge,
   LANES,
   type Lesson,
   type Now,
@@ -15,6 +16,7 @@ import {
   reaches,
   type Task,
   tokensOf,
+  unsolved,
   type Verdict,
 } from "./lesson";
 import { type Link, linkOf } from "./links";
@@ -35,12 +37,10 @@ export function openedToken(now: Now, side: SideName): number | null {
   return now.view === "model" && what === "token" && of === side ? Number(at) : null;
 }
 
-export const tokens: Chapter = {
-  name: "tokens",
-  title: ({ text }) => text.tokens.title,
-  fits: ({ views }) => linkOf("tokens", views) !== null,
-  async prepare(lesson) {
-    const { run, text } = lesson;
+export const tokens = chapterOf(
+  "tokens",
+  () => true,
+  async (lesson, words, link) => {
     const side = readingSide(lesson);
     const list = tokensOf(lesson, side);
     const ids = lesson.meta.sides[side]?.ids ?? [];
@@ -48,18 +48,16 @@ export const tokens: Chapter = {
     const facts = {
       list: listed.join(", ") + (list.length > LISTED ? ", …" : ""),
       count: list.length,
-      vocabulary: countText(run.vocabulary),
+      vocabulary: countText(lesson.run.vocabulary),
       starts: isSign(list[0]) && list.length > 1 ? token(list[0]) : null,
     };
-    const link = linkOf("tokens", lesson.views)!;
     return {
-      place: { view: link.view, own: {} },
-      said: text.tokens.said(facts),
+      said: words.said(facts),
       task: list.length < 2 ? null : findId(lesson, side, ids, list),
       spot: link.spot.replace("{side}", side),
     };
   },
-};
+);
 
 function findId(lesson: Lesson, side: SideName, ids: readonly number[], list: readonly string[]): Task {
   const words = lesson.text.tokens;
@@ -68,26 +66,24 @@ function findId(lesson: Lesson, side: SideName, ids: readonly number[], list: re
     ask: words.ask({ id }),
     async check(now) {
       const at = openedToken(now, side);
-      if (at === null || ids[at] === undefined) return { solved: false, said: words.hint };
+      if (at === null || ids[at] === undefined) return unsolved(words.hint);
       const found = { token: tokenAt(list, at), id: ids[at] };
-      return ids[at] === id ? { solved: true, said: words.right(found) } : { solved: false, said: words.wrong(found) };
+      return judge(ids[at] === id, words.right(found), words.wrong(found));
     },
   };
 }
 
-export const embedding: Chapter = {
-  name: "embedding",
-  title: ({ text }) => text.embedding.title,
-  fits: (lesson) => linkOf("embedding", lesson.views) !== null,
-  prepare(lesson) {
+export const embedding = chapterOf(
+  "embedding",
+  () => true,
+  async (lesson, _, link) => {
     const site = lesson.meta.sites.find((one) => one.slot === "attention" && one.side === readingSide(lesson));
-    const link = linkOf("embedding", lesson.views)!;
     const several = tokensOf(lesson, readingSide(lesson)).length > 1;
     const opened = openEmbedding(lesson, linkOf("embedding", ["model"])!);
-    if (link.view !== "meaning" || site === undefined || !several) return Promise.resolve(opened);
-    return compareEmbeddings(lesson, link, site).then((compared) => compared ?? opened);
+    if (link.view !== "meaning" || site === undefined || !several) return opened;
+    return (await compareEmbeddings(lesson, link, site)) ?? opened;
   },
-};
+);
 
 /** Null where no two tokens are more alike than others: a compiled program's are all equally far apart. */
 async function compareEmbeddings(lesson: Lesson, link: Link, site: SiteMeta): Promise<Prepared | null> {
@@ -142,20 +138,18 @@ function findPair(lesson: Lesson, site: SiteMeta): Task {
   return {
     ask: words.ask,
     async check(now) {
-      if (now.view !== "meaning" || now.own.pair === undefined) return { solved: false, said: words.hint };
+      if (now.view !== "meaning" || now.own.pair === undefined) return unsolved(words.hint);
       const shownSite =
         now.meta.sites.find((one) => one.name === now.site)?.slot === "attention" ? now.site! : site.name;
       const places = chosenPlaces(now.own.places ?? null, count);
       const spaces = await lesson.source.ask("spaces", { trace: now.meta.id, site: shownSite, head: 0, places });
       const [row, column] = pairOf(now.own.pair, spaces.tokens.length);
       const [one, other] = [spaces.tokens[row], spaces.tokens[column]];
-      if (one === other) return { solved: false, said: words.same };
+      if (one === other) return unsolved(words.same);
       const value = spaces.embedding[row][column];
       const found = { one: token(one), other: token(other), cosine: cosine(value) };
       const most = pairsOf(spaces)[0].value;
-      return reaches(value, most)
-        ? { solved: true, said: words.right(found) }
-        : { solved: false, said: `${words.wrong(found)} ${words.hint}` };
+      return judge(reaches(value, most), words.right(found), `${words.wrong(found)} ${words.hint}`);
     },
   };
 }
@@ -197,28 +191,25 @@ export function positionKind({ run, meta }: Lesson): { how: "added" | "turned" |
   return { how: inside.arithmetic.turns ? "turned" : "biased", kind: inside.words.position };
 }
 
-export const position: Chapter = {
-  name: "position",
-  title: ({ text }) => text.position.title,
-  fits: (lesson) => positionKind(lesson) !== null && placeForPosition(lesson) !== null,
-  async prepare(lesson) {
-    const { text } = lesson;
+export const position = chapterOf(
+  "position",
+  (lesson) => positionKind(lesson) !== null && placeForPosition(lesson) !== null,
+  async (lesson, words) => {
     const list = tokensOf(lesson, readingSide(lesson));
     const { link, own } = placeForPosition(lesson)!;
     const near = list.slice(0, POSITIONS);
     const word = near.findLastIndex((one) => !isSign(one));
     const wanted = word > 0 ? word : near.length - 1;
-    const words = near.filter((one) => !isSign(one));
+    const plain = near.filter((one) => !isSign(one));
     const causal = lesson.meta.sites.every((site) => site.arithmetic.causal);
-    const [first, second] = (words.length > 1 ? words : near).map((one) => token(one));
+    const [first, second] = (plain.length > 1 ? plain : near).map((one) => token(one));
     return {
       place: { view: link.view, own },
-      said: text.position.said({ ...positionKind(lesson)!, first, second: second ?? first, causal }),
+      said: words.said({ ...positionKind(lesson)!, first, second: second ?? first, causal }),
       task: wanted < 1 ? null : goToPosition(lesson, link, wanted, list),
-      spot: link.spot,
     };
   },
-};
+);
 
 function placeForPosition(lesson: Lesson): { link: Link; own: Record<string, string> } | null {
   const link = linkOf("position", lesson.views);
@@ -234,10 +225,10 @@ function goToPosition(lesson: Lesson, link: Link, wanted: number, list: readonly
     ask: words.ask({ token: tokenAt(list, wanted) }),
     async check(now) {
       const at = Number(now.own[slider] ?? -1);
-      if (now.view !== link.view || at < 0) return { solved: false, said: words.hint };
+      if (now.view !== link.view || at < 0) return unsolved(words.hint);
       if (at === wanted) return { solved: true, said: words.right({ token: tokenAt(list, at), at }) };
       const wrong = words.wrong({ at, token: at < list.length ? tokenAt(list, at) : null });
-      return { solved: false, said: `${wrong} ${words.hint}` };
+      return unsolved(`${wrong} ${words.hint}`);
     },
   };
 }
