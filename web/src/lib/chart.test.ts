@@ -3,13 +3,11 @@ import { describe, expect, it } from "vitest";
 
 import { logTicks, nearest, spread, tickText } from "./chart";
 
-describe("the point that is read", () => {
-  it("is the nearest that there is", () => {
-    const points = [{ x: 10, y: 1 }, { x: 20, y: 2 }]; // prettier-ignore
-    expect(nearest(points, 14)?.x).toBe(10);
-    expect(nearest(points, 19)?.x).toBe(20);
-    expect(nearest([], 3)).toBeNull();
-  });
+it("the point that is read is the nearest that there is", () => {
+  const points = [{ x: 10, y: 1 }, { x: 20, y: 2 }]; // prettier-ignore
+  expect(nearest(points, 14)?.x).toBe(10);
+  expect(nearest(points, 19)?.x).toBe(20);
+  expect(nearest([], 3)).toBeNull();
 });
 
 describe("ticks of a logarithmic scale", () => {

@@ -2,14 +2,12 @@ import { describe, expect, it } from "vitest";
 
 import { changeText, difference, differing, moved, shareOf, shareText } from "./differences";
 
-describe("differing tokens", () => {
-  it("are counted once a place: never more than there are places", () => {
-    const [before, after] = [[..."abcbdab"], [..."bdcabaa"]];
-    const places = before.map((token, place) => token !== after[place]);
-    expect(differing(before, after)).toEqual(places);
-    expect(differing(["a", "b"], ["a", "b"])).toEqual([false, false]);
-    expect(differing(["a", "b"], ["a", "b", "c"])).toEqual([false, false, true]);
-  });
+it("differing tokens are counted once a place: never more than there are places", () => {
+  const [before, after] = [[..."abcbdab"], [..."bdcabaa"]];
+  const places = before.map((token, place) => token !== after[place]);
+  expect(differing(before, after)).toEqual(places);
+  expect(differing(["a", "b"], ["a", "b"])).toEqual([false, false]);
+  expect(differing(["a", "b"], ["a", "b", "c"])).toEqual([false, false, true]);
 });
 
 describe("candidates that moved", () => {
@@ -38,10 +36,8 @@ describe("candidates that moved", () => {
   }
 });
 
-describe("the difference of matrices", () => {
-  it("is taken number by number, and two −∞ do not differ", () => {
-    const one = { rows: 1, columns: 3, data: Float32Array.of(1, -Infinity, 0.5) };
-    const other = { rows: 1, columns: 3, data: Float32Array.of(1.5, -Infinity, 0.25) };
-    expect([...difference(one, other).data]).toEqual([0.5, 0, -0.25]);
-  });
+it("the difference of matrices is taken number by number, and two −∞ do not differ", () => {
+  const one = { rows: 1, columns: 3, data: Float32Array.of(1, -Infinity, 0.5) };
+  const other = { rows: 1, columns: 3, data: Float32Array.of(1.5, -Infinity, 0.25) };
+  expect([...difference(one, other).data]).toEqual([0.5, 0, -0.25]);
 });

@@ -114,21 +114,12 @@ describe("the layers of a deep model", () => {
   });
 });
 
-describe("a block", () => {
-  it("is drawn with what it has: the note's has no norm and no sum around its attention", () => {
-    const [whole, part] = decoderOnly(1);
-    const boxes = whole.sides[0].boxes.filter((box) => !/attention\.(norm|add)/.test(box.name));
-    const side = { ...whole.sides[0], boxes };
-    const [drawn] = diagramOf({ ...whole, sides: [side] }, countsOf(part), 1040).sides;
-    expect(drawn.boxes.map((box) => box.kind)).toEqual([
-      "token",
-      "position",
-      "attention",
-      "norm",
-      "feed_forward",
-      "add",
-    ]);
-  });
+it("a block is drawn with what it has: the note's has no norm and no sum around its attention", () => {
+  const [whole, part] = decoderOnly(1);
+  const boxes = whole.sides[0].boxes.filter((box) => !/attention\.(norm|add)/.test(box.name));
+  const side = { ...whole.sides[0], boxes };
+  const [drawn] = diagramOf({ ...whole, sides: [side] }, countsOf(part), 1040).sides;
+  expect(drawn.boxes.map((box) => box.kind)).toEqual(["token", "position", "attention", "norm", "feed_forward", "add"]);
 });
 
 describe("the grid of heads", () => {

@@ -8,14 +8,12 @@ const place = (text: string): { text: string; tokens: string[]; places: number[]
   places: [],
 });
 
-describe("names", () => {
-  it("are letters of the texts, numbered where a text has the word twice", () => {
-    expect(named([place("x"), place("y"), place("y")])).toEqual([
-      { text: 0, letter: "A" },
-      { text: 1, letter: "B1" },
-      { text: 1, letter: "B2" },
-    ]);
-  });
+it("names are letters of the texts, numbered where a text has the word twice", () => {
+  expect(named([place("x"), place("y"), place("y")])).toEqual([
+    { text: 0, letter: "A" },
+    { text: 1, letter: "B1" },
+    { text: 1, letter: "B2" },
+  ]);
 });
 
 describe("pairs", () => {
@@ -58,8 +56,6 @@ describe("fitted", () => {
   });
 });
 
-describe("layers", () => {
-  it("are called by name", () => {
-    expect(["embedding", "0"].map(layerName)).toEqual(["embedding", "layer 0"]);
-  });
+it("layers are called by name", () => {
+  expect(["embedding", "0"].map(layerName)).toEqual(["embedding", "layer 0"]);
 });

@@ -39,9 +39,7 @@ describe("bands", () => {
   });
 });
 
-describe("the mean of layers", () => {
-  it("is taken token by token", () => {
-    expect(meanOf([[1, 0], [0.5, 0.5]])).toEqual([0.75, 0.25]); // prettier-ignore
-    expect(meanOf([])).toEqual([]);
-  });
+it("the mean of layers is taken token by token", () => {
+  expect(meanOf([[1, 0], [0.5, 0.5]])).toEqual([0.75, 0.25]); // prettier-ignore
+  expect(meanOf([])).toEqual([]);
 });

@@ -5,15 +5,13 @@ import { blockFor, modeOf, MOST, progressOf, settingsOf, stretchesOf, textOf } f
 
 const run = (target: RunFacts["target"], more: Partial<RunFacts> = {}): RunFacts => ({ target, ...more }) as RunFacts;
 
-describe("the method", () => {
-  it("is the address's, else sampling for a run that continues texts", () => {
-    expect(modeOf({ mode: "greedy" }, run("continues"))).toBe("greedy");
-    expect(modeOf({ beam: "2" }, run("continues"))).toBe("beam");
-    expect(modeOf({}, run("continues"))).toBe("sample");
-    expect(modeOf({ mode: "odd" }, run("writes"))).toBe("beam");
-    expect(modeOf({}, run("continues", { program: {} as RunFacts["program"] }))).toBe("beam");
-    expect(modeOf({}, null)).toBe("beam");
-  });
+it("the method is the address's, else sampling for a run that continues texts", () => {
+  expect(modeOf({ mode: "greedy" }, run("continues"))).toBe("greedy");
+  expect(modeOf({ beam: "2" }, run("continues"))).toBe("beam");
+  expect(modeOf({}, run("continues"))).toBe("sample");
+  expect(modeOf({ mode: "odd" }, run("writes"))).toBe("beam");
+  expect(modeOf({}, run("continues", { program: {} as RunFacts["program"] }))).toBe("beam");
+  expect(modeOf({}, null)).toBe("beam");
 });
 
 describe("the settings", () => {
@@ -30,10 +28,8 @@ describe("the settings", () => {
   });
 });
 
-describe("what is asked for", () => {
-  it("has the next token too, and is the same for a few more of them", () => {
-    expect([0, 7, 8, 31, 99, MOST].map(blockFor)).toEqual([8, 8, 32, 32, 100, 200]);
-  });
+it("what is asked for has the next token too, and is the same for a few more of them", () => {
+  expect([0, 7, 8, 31, 99, MOST].map(blockFor)).toEqual([8, 8, 32, 32, 100, 200]);
 });
 
 const step = (token: number, after: number, begins: number, shares: number[]): SampleStep => ({

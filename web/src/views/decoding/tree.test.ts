@@ -45,19 +45,17 @@ function grown(seed: number, steps: number, width: number): DecodeNode[] {
   return nodes;
 }
 
-describe("order", () => {
-  it("puts the best path before a child of a higher total, and what was dropped last", () => {
-    expect(
-      childrenOf(NODES)
-        .get(0)
-        ?.map((one) => one.id),
-    ).toEqual([1, 2, 3]);
-    expect(
-      childrenOf(NODES)
-        .get(1)
-        ?.map((one) => one.id),
-    ).toEqual([5, 4]);
-  });
+it("order puts the best path before a child of a higher total, and what was dropped last", () => {
+  expect(
+    childrenOf(NODES)
+      .get(0)
+      ?.map((one) => one.id),
+  ).toEqual([1, 2, 3]);
+  expect(
+    childrenOf(NODES)
+      .get(1)
+      ?.map((one) => one.id),
+  ).toEqual([5, 4]);
 });
 
 describe("rows", () => {

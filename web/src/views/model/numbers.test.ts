@@ -53,10 +53,8 @@ describe("lanes", () => {
   });
 });
 
-describe("details", () => {
-  it("of a token are its numbers along the way, with the lens where it reads", () => {
-    const details = tokenDetails("decoder", 1, known);
-    expect(details.rows).toHaveLength(streams.decoder.rows.length);
-    expect(details.rows!.filter((row) => row.guesses)).toHaveLength(lens.layers.length);
-  });
+it("details of a token are its numbers along the way, with the lens where it reads", () => {
+  const details = tokenDetails("decoder", 1, known);
+  expect(details.rows).toHaveLength(streams.decoder.rows.length);
+  expect(details.rows!.filter((row) => row.guesses)).toHaveLength(lens.layers.length);
 });

@@ -15,21 +15,19 @@ const unit = (norm: number): NeuronUnit => ({
   ],
 });
 
-describe("the feed-forwards of a run", () => {
-  it("are those with hidden units that a linear map reads", () => {
-    const box = (kind: string, name: string, map: string, of: string): unknown => ({
-      kind,
-      name,
-      values: [{ name: `${name}.out`, map, of }],
-    });
-    const boxes = [
-      box("feed_forward", "d.0.feed_forward", "W_down", "d.0.feed_forward.hidden"),
-      box("feed_forward", "d.1.feed_forward", "", ""),
-      box("attention", "d.0.attention", "W_O", "d.0.attention.concat"),
-    ];
-    expect(boxesOf({ sides: [{ boxes }] } as unknown as RunFacts)).toEqual(["d.0.feed_forward"]);
-    expect(boxesOf(null)).toEqual([]);
+it("the feed-forwards of a run are those with hidden units that a linear map reads", () => {
+  const box = (kind: string, name: string, map: string, of: string): unknown => ({
+    kind,
+    name,
+    values: [{ name: `${name}.out`, map, of }],
   });
+  const boxes = [
+    box("feed_forward", "d.0.feed_forward", "W_down", "d.0.feed_forward.hidden"),
+    box("feed_forward", "d.1.feed_forward", "", ""),
+    box("attention", "d.0.attention", "W_O", "d.0.attention.concat"),
+  ];
+  expect(boxesOf({ sides: [{ boxes }] } as unknown as RunFacts)).toEqual(["d.0.feed_forward"]);
+  expect(boxesOf(null)).toEqual([]);
 });
 
 describe("bars", () => {

@@ -18,16 +18,14 @@ describe("measure", () => {
   });
 });
 
-describe("inTheirPlane", () => {
-  it("keeps lengths, angle and dot product of long vectors", () => {
-    const a = [1, -2, 0.5, 3, 0];
-    const b = [0, 1, 1, 1, -2];
-    const [p, q] = inTheirPlane(a, b);
-    const [long, flat] = [measure(a, b), measure(p, q)];
-    expect(flat.dot).toBeCloseTo(long.dot, 10);
-    expect(flat.angle).toBeCloseTo(long.angle!, 10);
-    expect(flat.lengths[0]).toBeCloseTo(long.lengths[0], 10);
-  });
+it("inTheirPlane keeps lengths, angle and dot product of long vectors", () => {
+  const a = [1, -2, 0.5, 3, 0];
+  const b = [0, 1, 1, 1, -2];
+  const [p, q] = inTheirPlane(a, b);
+  const [long, flat] = [measure(a, b), measure(p, q)];
+  expect(flat.dot).toBeCloseTo(long.dot, 10);
+  expect(flat.angle).toBeCloseTo(long.angle!, 10);
+  expect(flat.lengths[0]).toBeCloseTo(long.lengths[0], 10);
 });
 
 describe("drawing", () => {

@@ -50,18 +50,14 @@ describe("saturation", () => {
   });
 });
 
-describe("biasOf", () => {
-  it("is what lies between scaled and masked", () => {
-    expect(biasOf([1, 2, 3], [0.5, 2, null], [true, true, false])).toEqual([-0.5, 0, 0]);
-  });
+it("biasOf is what lies between scaled and masked", () => {
+  expect(biasOf([1, 2, 3], [0.5, 2, null], [true, true, false])).toEqual([-0.5, 0, 0]);
 });
 
-describe("rowAt", () => {
-  it("by the head's own divisor is the head's row, with the bias of its positions", () => {
-    const masked = [1, 0.5, null];
-    const row = { score: [2, 2, 9], scaled: [1, 1, 4.5], masked, allowed: [true, true, false], weight: [0, 0, 0] };
-    const weights = rowAt(row, 2);
-    expect(weights[0] / weights[1]).toBeCloseTo(Math.exp(0.5), 12);
-    expect(weights[2]).toBe(0);
-  });
+it("rowAt by the head's own divisor is the head's row, with the bias of its positions", () => {
+  const masked = [1, 0.5, null];
+  const row = { score: [2, 2, 9], scaled: [1, 1, 4.5], masked, allowed: [true, true, false], weight: [0, 0, 0] };
+  const weights = rowAt(row, 2);
+  expect(weights[0] / weights[1]).toBeCloseTo(Math.exp(0.5), 12);
+  expect(weights[2]).toBe(0);
 });

@@ -16,9 +16,7 @@ describe("cellColours", () => {
   });
 });
 
-describe("largest and rowOf", () => {
-  it("measures size and cuts rows", () => {
-    expect(largest([1, -4], [3])).toBe(4);
-    expect([...rowOf({ columns: 2, data: Float32Array.of(1, 2, 3, 4) }, 1)]).toEqual([3, 4]);
-  });
+it("largest and rowOf measures size and cuts rows", () => {
+  expect(largest([1, -4], [3])).toBe(4);
+  expect([...rowOf({ columns: 2, data: Float32Array.of(1, 2, 3, 4) }, 1)]).toEqual([3, 4]);
 });

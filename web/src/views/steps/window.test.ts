@@ -50,9 +50,7 @@ describe("chooseKeys", () => {
   });
 });
 
-describe("strongestKey", () => {
-  it("is the first of the highest", () => {
-    expect(strongestKey([0.1, 0.4, 0.1, 0.4])).toBe(1);
-    expect(strongestKey([0])).toBe(0);
-  });
+it("strongestKey is the first of the highest", () => {
+  expect(strongestKey([0.1, 0.4, 0.1, 0.4])).toBe(1);
+  expect(strongestKey([0])).toBe(0);
 });

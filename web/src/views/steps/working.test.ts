@@ -48,24 +48,22 @@ describe("numbers", () => {
 const COSINE = { prepared: "unit {}", formula: "query · key ÷ (|query| · |key|)" };
 const FEATURES = { prepared: "φ({})", formula: "φ(query) · φ(key)" };
 
-describe("turnedPairs", () => {
-  it("turns each pair by its own angle, and leaves the rest out", () => {
-    const [first, second] = turnedPairs(
-      [1, 0, 9, 2],
-      [
-        [0, 1],
-        [3, 2],
-      ],
-      [Math.PI / 2, 0],
-    );
-    expect(first.after[0]).toBeCloseTo(0);
-    expect(first.after[1]).toBeCloseTo(1);
-    expect([second.before, second.after]).toEqual([
-      [2, 9],
-      [2, 9],
-    ]);
-    expect(degrees(Math.PI / 2)).toBe("90.0°");
-  });
+it("turnedPairs turns each pair by its own angle, and leaves the rest out", () => {
+  const [first, second] = turnedPairs(
+    [1, 0, 9, 2],
+    [
+      [0, 1],
+      [3, 2],
+    ],
+    [Math.PI / 2, 0],
+  );
+  expect(first.after[0]).toBeCloseTo(0);
+  expect(first.after[1]).toBeCloseTo(1);
+  expect([second.before, second.after]).toEqual([
+    [2, 9],
+    [2, 9],
+  ]);
+  expect(degrees(Math.PI / 2)).toBe("90.0°");
 });
 
 describe("scaleWords", () => {
@@ -84,26 +82,22 @@ describe("scaleWords", () => {
   });
 });
 
-describe("products", () => {
-  it("tells a plain dot product from one of prepared vectors", () => {
-    const plain = { kind: "softmax", query: [2, 3], key: [1, 4], products: [2, 12] };
-    expect(plainProducts(plain)).toBe(true);
-    expect(scoreFormula(plain, [2, 3], COSINE)).toBe("query · key");
-    expect(scoreFormula(plain, [5, 6], COSINE)).toBe("unit query · unit key");
-    expect(scoreFormula(plain, [5, 6], FEATURES)).toBe("φ(query) · φ(key)");
-    const unit = { ...plain, products: [0.135, 0.807] };
-    expect(plainProducts(unit)).toBe(false);
-    expect(scoreFormula(unit, [2, 3], COSINE)).toContain("|query|");
-    expect(scoreFormula(unit, [2, 3], FEATURES)).toBe("φ(query) · φ(key)");
-  });
+it("products tells a plain dot product from one of prepared vectors", () => {
+  const plain = { kind: "softmax", query: [2, 3], key: [1, 4], products: [2, 12] };
+  expect(plainProducts(plain)).toBe(true);
+  expect(scoreFormula(plain, [2, 3], COSINE)).toBe("query · key");
+  expect(scoreFormula(plain, [5, 6], COSINE)).toBe("unit query · unit key");
+  expect(scoreFormula(plain, [5, 6], FEATURES)).toBe("φ(query) · φ(key)");
+  const unit = { ...plain, products: [0.135, 0.807] };
+  expect(plainProducts(unit)).toBe(false);
+  expect(scoreFormula(unit, [2, 3], COSINE)).toContain("|query|");
+  expect(scoreFormula(unit, [2, 3], FEATURES)).toBe("φ(query) · φ(key)");
 });
 
-describe("temperatureOf", () => {
-  it("is read off the numbers", () => {
-    expect(temperatureOf({ masked: 1, highest: 3, exponential: Math.exp(-2) })).toBe(1);
-    expect(temperatureOf({ masked: 1, highest: 3, exponential: Math.exp(-1) })).toBeCloseTo(2, 6);
-    expect(temperatureOf({ masked: null, highest: 3, exponential: 0 })).toBe(1);
-  });
+it("temperatureOf is read off the numbers", () => {
+  expect(temperatureOf({ masked: 1, highest: 3, exponential: Math.exp(-2) })).toBe(1);
+  expect(temperatureOf({ masked: 1, highest: 3, exponential: Math.exp(-1) })).toBeCloseTo(2, 6);
+  expect(temperatureOf({ masked: null, highest: 3, exponential: 0 })).toBe(1);
 });
 
 describe("amounts", () => {

@@ -37,10 +37,8 @@ it("leaves room for a rank between the lines to two leaves", () => {
   expect(nodes[1].x - nodes[0].x).toBeGreaterThanOrEqual(6 * 8);
 });
 
-describe("bytes", () => {
-  it("are written in hexadecimal", () => {
-    expect(hexOf([0xe2, 0x82, 0xac, 0x0a])).toBe("e2 82 ac 0a");
-  });
+it("bytes are written in hexadecimal", () => {
+  expect(hexOf([0xe2, 0x82, 0xac, 0x0a])).toBe("e2 82 ac 0a");
 });
 
 describe("the kind", () => {

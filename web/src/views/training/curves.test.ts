@@ -69,16 +69,14 @@ describe("panels", () => {
   });
 });
 
-describe("samples", () => {
-  it("are those of the last evaluation up to a step", () => {
-    const samples = [{ input: "zwei", output: "two", reference: "two" }];
-    const lines = [
-      evaluation(10, 2, { samples }),
-      step(15, 1),
-      evaluation(20, 1, { samples: [{ input: "x", output: "y" }] }),
-    ];
-    expect(samplesAt(lines, 15)).toEqual({ step: 10, samples });
-    expect(samplesAt(lines, 20)?.samples[0].reference).toBeNull();
-    expect(samplesAt(lines, 5)).toBeNull();
-  });
+it("samples are those of the last evaluation up to a step", () => {
+  const samples = [{ input: "zwei", output: "two", reference: "two" }];
+  const lines = [
+    evaluation(10, 2, { samples }),
+    step(15, 1),
+    evaluation(20, 1, { samples: [{ input: "x", output: "y" }] }),
+  ];
+  expect(samplesAt(lines, 15)).toEqual({ step: 10, samples });
+  expect(samplesAt(lines, 20)?.samples[0].reference).toBeNull();
+  expect(samplesAt(lines, 5)).toBeNull();
 });
