@@ -54,7 +54,7 @@ export function siteTitle(site: Pick<SiteMeta, "side" | "layer" | "slot">): stri
 export function stageOf(run: RunFacts | null, meta: Pick<Meta, "step"> | null): string {
   if (run === null) return "";
   if (run.program?.exact) return t.page.compiled(run.program.name);
-  return run.imported ? t.page.imported : t.page.step(meta?.step ?? run.step);
+  return run.imported ? t.page.imported : t.film.step(String(meta?.step ?? run.step));
 }
 
 /** Whether a head does anything: those that a compiled program has no use for write nothing, wherever they look. */

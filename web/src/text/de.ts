@@ -36,7 +36,6 @@ export const de: Text = {
     step: (step: string) => `Schritt ${step}`,
     about: "Die Gewichte bei diesem Trainingsschritt. Tasten: , für den vorigen und . für den nächsten",
     play: "Training abspielen",
-    pause: "Anhalten",
     own: "eigene Ausgabe",
     ownAbout:
       "Aus: bei jedem Schritt dieselbe Ausgabe, so lassen sich Muster vergleichen. An: jeder Schritt schreibt seine eigene Ausgabe",
@@ -65,7 +64,6 @@ export const de: Text = {
     linear: "linear",
     log: "log",
     keys: "Kurven; Pfeiltasten gehen von Schritt zu Schritt",
-    at: (step) => `bei ${step}`,
     axis: "Schritt",
     checkpoint: (step) => `Checkpoint bei Schritt ${step}`,
     empty: "Das Protokoll dieses Laufs ist leer: Es wurde noch nichts geschrieben, oder die Datei fehlt.",
@@ -170,7 +168,6 @@ export const de: Text = {
     caption: {
       run: (name) => `Lauf ${name}`,
       text: (text) => `Text: ${text}`,
-      head: (head) => (head === "mean" ? "Mittel der Köpfe" : `Kopf ${head}`),
       edits: (count) => (count === 1 ? "1 Eingriff" : `${count} Eingriffe`),
       scale: (words) => `Farben: ${words}.`,
       pooled: (pool) => `Jede Zelle ist das Höchste von ${pool} × ${pool}.`,
@@ -196,7 +193,6 @@ export const de: Text = {
       `Die Zeile von „${from}“. Dieser Kopf skaliert seine Scores nicht (${similarity}), der Regler steht bei ÷ 1. Teilt man die Scores, verteilen sich die Gewichte.`,
     saturationLabel: (token, divisor) =>
       `Gewichte der Zeile von ${token} mit Scores geteilt durch ${divisor}, die Steigungen von Softmax, seine Entropie und die Größe seines Gradienten`,
-    entropy: "Entropie",
     gradient: "Größe des Gradienten",
     anyTwo:
       "Zwei Vektoren liegen immer in einer Ebene, wie viele Zahlen sie auch haben. Das ist ihre: Längen und Winkel sind genau.",
@@ -285,18 +281,15 @@ export const de: Text = {
     after: (layer) => `Nach: ${layer}`,
     sentences: "Sätze",
     compare: "Vergleichen",
-    layer: "Schicht",
     word: "Wort",
     cosineWords: (pairs, layer, least) =>
       `Kosinus je Schicht für ${pairs} Paare; nach ${layer} haben die zwei unähnlichsten ${least ?? "kein anderes"}.`,
-    cosine: "Kosinus",
     cosineOf: "Kosinus von je zwei Stellen nach jeder Schicht.",
     pathsOf: "Der Weg des Worts in der Ebene, einer für jede Stelle.",
     endsAt: "endet bei",
     embedding: "Embedding",
     notYet: "Noch keine Attention.",
     weight: (weight) => `Gewicht ${weight}`,
-    layerName: (layer) => `Schicht ${layer}`,
   },
   positions: {
     wavesNote:
@@ -332,7 +325,6 @@ export const de: Text = {
     slip: (last) =>
       `*Wo die Notizen irren.* In einer heißt es, die Frequenzen seien hoch „in früheren Zeitschritten“. Es sind die frühen *Dimensionen*: die oberste Welle schwingt an Position ${last} so schnell wie an 0, und die unterste bewegt sich kaum. Die Formel ist sin(pos ÷ 10000^(2i/d)) und cos davon: mit i wächst die Wellenlänge.`,
     apart: "Positionen Abstand",
-    at: "bei",
     cell: (row, column, value) => `Position ${row}, Dimension ${column}: ${value}`,
     fromTo: (low, high) => `von ${low} bis ${high}`,
     dimensionZero: "Dimension 0",
@@ -376,10 +368,6 @@ export const de: Text = {
     tableWords: (n) => `Eine Tabelle von ${n} mal ${n} Token.`,
     beside: (token) => `„${token}“ und die anderen`,
     tokens: "Token, die verglichen werden",
-    queryKeyHead: "Query · Key",
-    embeddingHead: "Embedding",
-    valueHead: "Value",
-    score: "Score",
     with: "mit",
   },
   sequence: {
@@ -422,7 +410,6 @@ export const de: Text = {
     scoresWords: (queries, keys, right, all) =>
       `Scores von ${queries} Queries mit ${keys} Keys; ${right} von ${all} Queries geben ihrem Ziel den höchsten Score.`,
     score: "Score",
-    weight: "Gewicht",
     wanted: "gewollt",
     offsetWords: (offset) =>
       offset === 0
@@ -451,7 +438,6 @@ export const de: Text = {
       `Dieser Kopf gewichtet mit ${weighting}: seine Gewichte werden nicht die von Softmax oben sein.`,
     earlier: "In diesem Kopf ist ein früherer Entwurf: noch einmal schicken, dann tritt dieser an seine Stelle.",
     tooHas: (site, head) => `Auch ${site}, Kopf ${head} hat einen Entwurf.`,
-    reference: (site) => `${site} lief mit der Referenz:`,
     seeSteps: "Seine Rechnung in Schritte",
     send: "In das Modell schicken",
     seeIntervene: "Beide Läufe in Eingreifen",
@@ -514,7 +500,6 @@ export const de: Text = {
     dimensionsTitle: "Dimensionen",
     queries: "Queries",
     values: "Values",
-    outputs: "Ausgaben",
     outputsNote:
       "Gewichte × Values: was jede Query mitnimmt. Wird der Kopf ins Modell geschickt, bleiben dessen eigene Values.",
     keys: "Keys",
@@ -541,10 +526,8 @@ export const de: Text = {
     writes: "Decoder schreibt",
     reads: "Encoder liest",
     lens: "Logit-Lens",
-    becomes: "wird zu",
     tokens: "Token",
     kindWith: (kind) => `${kind} mit`,
-    and: " und ",
     legend: {
       weight: "Gewicht: wer auf wen blickt, Mittel der Köpfe",
       lane: "Vektor eines Tokens: dicker ist länger, rosa ist weiter weg vom Embedding",
@@ -556,8 +539,6 @@ export const de: Text = {
     stepsOf: "Die Schritte dieser Query und dieses Keys →",
     whereLooks: "Wohin dieser Kopf blickt →",
     head: "Kopf",
-    key: "Key",
-    query: "Query",
     token: "Token",
     missing: (count) =>
       `Diese Seite hat nicht alles aus diesem Kasten. Um ${count === 1 ? "einen weiteren Wert" : `${count} weitere Werte`} zu sehen, den Lauf mit \`clearhead look RUN\` öffnen.`,
@@ -568,14 +549,12 @@ export const de: Text = {
     one: ": eine Zahl",
     all: (count) => `alle ${count}`,
     largest: "größte",
-    fold: "zuklappen",
     boxLayer: (title, layer, side) => `${title} Schicht ${layer}: Zahlen des ${side}`,
     thumb: (title, layer, head) => `${title}, Schicht ${layer}, Kopf ${head}`,
     boxNumbers: (title, where) => `${title}: Zahlen des ${where}`,
     sideLayer: (side, layer) => `${side}, Schicht ${layer}`,
     layer: (layer) => `Schicht ${layer}`,
     cosine: "Kosinus mit dem Embedding",
-    fourSteps: "Seine vier Schritte →",
     wouldSay: "würde sagen",
     length: "Länge",
     tokenWords: (token, side, id, all) =>
@@ -594,13 +573,11 @@ export const de: Text = {
     add: "Was der Zweig gemacht hat, wird zu dem addiert, was hineinkam: die Residualverbindung.",
     everyId: (count) => `Jede Id hat einen gelernten Vektor aus ${count} Zahlen: eine Zeile der Tabelle.`,
     feedForward: (kind) => `${kind}: jedes Token für sich, ohne Blick auf die anderen.`,
-    lastNormBox: "letzte Norm",
     ofKey: (product) => `${product} des Keys`,
     tokenOf: (token, id, place, side) => `${token} ${id}: Token ${place} des ${side} und seine Id`,
     tokensOf: (side) => `Token des ${side}`,
     follows: (place) => `was auf Token ${place} folgt`,
     probabilities: "Wahrscheinlichkeiten",
-    close: "Schließen",
   },
   steps: {
     intro: "Vektoren, Scores, Gewichte, eine Summe: für eine Query, mit ihren echten Zahlen.",
@@ -634,8 +611,6 @@ export const de: Text = {
     soFar: "die Summe bis hier",
     more: (count, all) => `${count} weitere von ${all}`,
     maskedScore: "maskierter Score",
-    weightHead: "Gewicht",
-    keyHead: "Key",
     moreTerms: (count) => `… ${count} weitere …`,
     comesTo: "ergibt",
     fold: "zuklappen",
@@ -646,14 +621,12 @@ export const de: Text = {
     turnPairs: (position, count) =>
       `an Position ${position}, jedes von ${count} Paaren (a, b) um seinen eigenen Winkel θ: a·cos θ − b·sin θ, a·sin θ + b·cos θ`,
     allPairs: (count) => `alle ${count} Paare`,
-    foldPairs: "zuklappen",
     atPosition: (position) => `an Position ${position}`,
     by: "um",
     expander: (open, count, name) => `alle ${count} Zahlen ${open ? "ausblenden" : "zeigen"}: ${name}`,
     dimensionIs: (index, value) => `Dimension ${index}: ${value}`,
     countNumbers: (name, count) => `${name}: ${count} Zahlen`,
     allCount: (count) => `alle ${count}`,
-    foldNumbers: "zuklappen",
     mayNotAttend: (from, to, mask, blocked) =>
       `${from} darf nicht auf ${to} blicken (${mask}): ${blocked}, und das Gewicht ist genau 0`,
     noExponential: (count) => `φ(Query) · φ(Key) aller ${count} Keys: ohne Exponential`,
@@ -812,7 +785,6 @@ export const de: Text = {
       other === null ? `Logit von „${token}“:` : `Logit von „${token}“ weniger das von „${other}“:`,
     heads: "Köpfe; einen wählen, um hineinzusehen",
     rest: "Alles andere",
-    logit: "Logit",
     kinds: { embedding: "Embedding", constant: "Konstanten", output: "Bias der Ausgabe", edits: "Eingriffe" },
     described: (count) => `${count} Teile und was jeder beiträgt.`,
   },
@@ -824,12 +796,10 @@ export const de: Text = {
     kinds: { layer: "Schichten", attention: "Attentions", feed_forward: "Feed-forwards", head: "Köpfe" },
     from: "Ein anderer Text",
     placeholder: "so lang wie dieser, mit einer anderen Antwort",
-    look: "Verpflanzen",
     total: (token, other) => `Logit von „${token}“ weniger das von „${other}“:`,
     here: "hier",
     there: "im anderen Text",
     grid: "Anteil, den jeder Wert an jeder Stelle zurückbringt",
-    rowOf: (layer) => `Schicht ${layer}`,
     embedding: (side) => `${side}-Embedding`,
     chosen: (row, token) => `${row} bei „${token}“ verpflanzt:`,
     recovered: (share, away) => (away ? `${share} weiter weg` : `${share} des Wegs`),
@@ -901,7 +871,6 @@ export const de: Text = {
     heads: "Köpfe",
     headsNote:
       "Ein Klick schaltet einen Kopf aus. Zahl und Farbe: um wie viele Nats sich die Log-Wahrscheinlichkeit der Antwort ohne ihn ändert. Violett: Die Antwort braucht ihn; grün: er spricht gegen sie.",
-    isOff: "aus",
     headsWords: (sites, edits) => `${sites} Attention-Stellen mit ihren Köpfen als Schaltern; ${edits} Eingriffe.`,
     switches: "Köpfe, an oder aus",
     effect: (sign, by) =>
@@ -914,7 +883,6 @@ export const de: Text = {
       "Was das Modell sagt, unverändert und geändert. Eine Stelle wählen, um ihre Kandidaten zu sehen; der feine Strich ist die unveränderte Wahrscheinlichkeit.",
     runsWords: (before, after) => `Unverändert sagt das Modell: ${before}. Geändert sagt es: ${after}.`,
     reads: "Was der Decoder liest",
-    ownOutput: "eigene Ausgabe",
     sameTarget: "gleiches Ziel",
     nothing: "Beide Läufe sind gleich: Noch ist nichts geändert.",
     inside: (site, head) => `Innen: ${site}, ${head}`,
@@ -928,7 +896,6 @@ export const de: Text = {
       `${head} ist aus: Seine Ausgabe wird mit 0 malgenommen, nachdem seine Gewichte berechnet sind; darum bleiben diese Gewichte. Anders wird, was spätere Schichten von ihm lesen.`,
     unchangedRun: "Unverändert",
     changedRun: "Geändert",
-    difference: "Unterschied",
     unchangedMap: "Gewichte des unveränderten Laufs.",
     changedMap: "Gewichte des geänderten Laufs.",
     differenceMap: "Unterschied der Gewichte.",
@@ -947,7 +914,6 @@ export const de: Text = {
     own: "wie trainiert",
     temperature: "Temperatur",
     temperatureNote: "Unter 1 werden die Gewichte schärfer, über 1 gleichmäßiger.",
-    weighting: "Gewichtung",
   },
   program: {
     label: "Das kompilierte Programm",
@@ -959,7 +925,6 @@ export const de: Text = {
     layers: "Was jede Schicht tut",
     title: "Programm",
     answerTitle: "Antwort",
-    token: "Token",
     answer: "Antwort",
     headAt: (title, head) => `${title}, Kopf ${head}`,
     attention: (side, layer) => `${side} ${layer} · Attention`,
@@ -969,7 +934,6 @@ export const de: Text = {
     head: "Kopf",
     mean: "Mittel der Köpfe",
     headNumber: (head) => `Kopf ${head}`,
-    meanShort: "Mittel",
     layer: "Schicht",
     pause: "Anhalten",
     play: "Abspielen",
@@ -1091,7 +1055,6 @@ export const de: Text = {
     },
     step: "Schritt",
     stepOf: (at, last) => `Schritt ${at} von ${last}`,
-    layer: "Schicht",
     mean: "Mittel",
     legend: "Legende",
     waiting: "Die Ausgabe entsteht …",
@@ -1143,7 +1106,6 @@ export const de: Text = {
       score: "Bewertung",
     },
     sampling: {
-      temperature: "Temperatur",
       temperatureNote: "unter 1 bevorzugt wahrscheinliche Token, über 1 gleicht an",
       topK: "Top-k",
       topKNote: "nur die k wahrscheinlichsten Token bleiben",
@@ -1152,7 +1114,6 @@ export const de: Text = {
       all: "alle",
       seed: "Seed",
       otherSeed: "Anderer Seed",
-      text: "Der Text bis hierher",
       textNote: "Ein Token wählen, um zu sehen, woraus es gezogen wurde.",
       textNoteGreedy: "Ein Token wählen, um zu sehen, woraus es gewählt wurde.",
       described: (count, text) => `${count} Token kamen dazu: ${text}`,
@@ -1185,7 +1146,6 @@ export const de: Text = {
       bars: "Wahrscheinlichkeiten",
     },
     headline: {
-      becomes: "wird zu",
       sampled: (temperature, seed) => `gezogen bei Temperatur ${temperature}, Seed ${seed}`,
       next: "wahrscheinlichstes nächstes Token",
       sureAbout: "Die Wahrscheinlichkeit dieser ganzen Antwort nach dem Modell",
@@ -1203,7 +1163,6 @@ export const de: Text = {
     waiting: "Die Aufgaben werden gelesen …",
     hint: "Hinweis zeigen",
     line: "Zeile",
-    answer: "Antwort",
     add: "Zeile anfügen:",
     remove: (line: number): string => `Zeile ${line} entfernen`,
     checking: "Jeder Text wird probiert …",
@@ -1243,8 +1202,6 @@ export const de: Text = {
   neurons: {
     about:
       "Nach der Attention geht der Vektor jedes Tokens für sich durch ein kleines Netz: hinauf zu verborgenen Einheiten, durch eine Nichtlinearität und wieder hinab. Jede Einheit addiert ihre Aktivierung mal ihre Ausgangsgewichte.",
-    layer: "Schicht",
-    token: "Token",
     tokens: "Token dieser Seite; eines wählen",
     facts: (units, on, half) =>
       `${units} verborgene Einheiten, ${on} davon über 0; ${half} machen die Hälfte aller Beiträge aus.`,
@@ -1264,11 +1221,9 @@ export const de: Text = {
     off: "Bei diesem Token ist sie aus: sie addiert nichts.",
     silent: (why) => `Kein Token wird gefördert: ${why}.`,
     logit: "Logit",
-    switchOff: "Ausschalten",
     switchOn: "Wieder einschalten",
     compare: "In „Eingreifen“ vergleichen",
     steps: "Wie sie entsteht",
-    isOff: "aus",
     waiting: "Die Einheiten werden gelesen …",
   },
   tokens: {
@@ -1285,7 +1240,6 @@ export const de: Text = {
         "Jedes Wort zwischen Leerzeichen ist ein Token; ein Wort, das im Training zu selten war, ist unbekannt.",
       other: "Wie er zu seinen Token kam, ist hier nicht bekannt; seine Token und ihre IDs sind es.",
     } as Record<string, string>,
-    text: "Text",
     own: "der Text oben",
     field: "Tokenizer für",
     counts: (tokens, words, characters, bytes) =>
@@ -1303,7 +1257,6 @@ export const de: Text = {
     word: (word) => `Wie „${word}“ entstand`,
     id: "ID",
     bytes: "Bytes",
-    score: "Log-Wahrscheinlichkeit",
     learned: (rank) => `Verschmelzung ${rank}`,
     alone: "Ein Zeichen oder Byte: Es gab nichts zu verschmelzen.",
     notMerged: "Es steht ganz im Vokabular; keine Verschmelzung macht es.",

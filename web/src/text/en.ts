@@ -41,7 +41,6 @@ export const en = {
     step: (step: string) => `step ${step}`,
     about: "The weights at this step of training. Keys: , for the step before and . for the next",
     play: "Play the training",
-    pause: "Pause",
     own: "own output",
     ownAbout:
       "Off: the same output at every step, so that patterns can be compared. On: each step writes its own output",
@@ -71,7 +70,6 @@ export const en = {
     linear: "linear",
     log: "log",
     keys: "Curves; arrow keys move from step to step",
-    at: (step: number) => `at ${step}`,
     axis: "step",
     checkpoint: (step: number) => `checkpoint at step ${step}`,
     empty: "The log of this run is empty: nothing has been logged yet, or its metrics file is not there.",
@@ -171,7 +169,6 @@ export const en = {
     caption: {
       run: (name: string): string => `Run ${name}`,
       text: (text: string): string => `Text: ${text}`,
-      head: (head: number | "mean"): string => (head === "mean" ? "mean of the heads" : `head ${head}`),
       edits: (count: number): string => (count === 1 ? "1 edit" : `${count} edits`),
       scale: (words: string): string => `Colours: ${words}.`,
       pooled: (pool: number): string => `Each cell is the highest of ${pool} × ${pool}.`,
@@ -198,7 +195,6 @@ export const en = {
       `The row of “${from}”. This head does not scale its scores (${similarity}), so the slider is at ÷ 1. Divide the scores, and the weights spread.`,
     saturationLabel: (token: string, divisor: string): string =>
       `Weights of the row of ${token} with scores divided by ${divisor}, the slopes of softmax, its entropy and the size of its gradient`,
-    entropy: "entropy",
     gradient: "size of the gradient",
     anyTwo:
       "Any two vectors lie in one plane, however many numbers they have. This is theirs: lengths and angle are exact.",
@@ -290,18 +286,15 @@ export const en = {
     after: (layer: string): string => `After: ${layer}`,
     sentences: "Sentences",
     compare: "Compare",
-    layer: "Layer",
     word: "Word",
     cosineWords: (pairs: number, layer: string, least: string | null): string =>
       `Cosine by layer for ${pairs} pairs; after ${layer} the two least alike have ${least ?? "no other"}.`,
-    cosine: "cosine",
     cosineOf: "Cosine of each two places after each layer.",
     pathsOf: "The word's path in the plane, one for each place.",
     endsAt: "ends at",
     embedding: "embedding",
     notYet: "Not attended yet.",
     weight: (weight: number): string => `weight ${weight}`,
-    layerName: (layer: string): string => `layer ${layer}`,
   },
   /** The view of positions. */
   positions: {
@@ -341,7 +334,6 @@ export const en = {
     slip: (last: number): string =>
       `*Where the notes slip.* One says that frequencies are high “at earlier time steps”. It is the early *dimensions*: the top wave swings as fast at position ${last} as at 0, and the bottom one hardly moves at all. The formula is sin(pos ÷ 10000^(2i/d)) and cos of the same: what grows with i is the wavelength.`,
     apart: "positions apart",
-    at: "at",
     cell: (row: number, column: number, value: string): string => `position ${row}, dimension ${column}: ${value}`,
     fromTo: (low: string, high: string): string => `from ${low} to ${high}`,
     dimensionZero: "dimension 0",
@@ -387,10 +379,6 @@ export const en = {
     tableWords: (n: number): string => `A table of ${n} by ${n} tokens.`,
     beside: (token: string): string => `“${token}” and the others`,
     tokens: "Tokens that are compared",
-    queryKeyHead: "query · key",
-    embeddingHead: "embedding",
-    valueHead: "value",
-    score: "score",
     with: "with",
   },
   /** The sequence diagram. */
@@ -436,7 +424,6 @@ export const en = {
     scoresWords: (queries: number, keys: number, right: number, all: number): string =>
       `Scores of ${queries} queries with ${keys} keys; ${right} of ${all} queries give their target the highest score.`,
     score: "score",
-    weight: "weight",
     wanted: "wanted",
     offsetWords: (offset: number): string =>
       offset === 0
@@ -465,7 +452,6 @@ export const en = {
       `This head weighs by ${weighting}: its weights will not be those of softmax above.`,
     earlier: "An earlier design is in this head: send it again, and this one takes its place.",
     tooHas: (site: string, head: number): string => `${site}, head ${head} has a design too.`,
-    reference: (site: string): string => `${site} ran the reference:`,
     seeSteps: "Its arithmetic in Steps",
     send: "Send it into the model",
     seeIntervene: "Both runs in Intervene",
@@ -529,7 +515,6 @@ export const en = {
     dimensionsTitle: "Dimensions",
     queries: "Queries",
     values: "Values",
-    outputs: "Outputs",
     outputsNote:
       "Weights × values: what each query takes along. The model’s own values stay when the head is sent into it.",
     keys: "Keys",
@@ -553,10 +538,8 @@ export const en = {
     writes: "decoder writes",
     reads: "encoder reads",
     lens: "Logit lens",
-    becomes: "becomes",
     tokens: "tokens",
     kindWith: (kind: string): string => `${kind} with`,
-    and: " and ",
     legend: {
       weight: "weight: who looks at whom, mean of the heads",
       lane: "a token's vector: thicker is longer, pinker is further from its embedding",
@@ -568,8 +551,6 @@ export const en = {
     stepsOf: "The steps of this query and key →",
     whereLooks: "Where this head looks →",
     head: "head",
-    key: "key",
-    query: "query",
     token: "token",
     missing: (count: number): string =>
       `This page does not hold all of this box. To see ${count} more ${count === 1 ? "value" : "values"}, open the run with \`clearhead look RUN\`.`,
@@ -580,14 +561,12 @@ export const en = {
     one: ": one number",
     all: (count: string): string => `all ${count}`,
     largest: "largest",
-    fold: "fold",
     boxLayer: (title: string, layer: number, side: string): string => `${title} layer ${layer}: numbers of the ${side}`,
     thumb: (title: string, layer: number, head: number): string => `${title}, layer ${layer}, head ${head}`,
     boxNumbers: (title: string, where: string): string => `${title}: numbers of the ${where}`,
     sideLayer: (side: string, layer: number): string => `${side}, layer ${layer}`,
     layer: (layer: number): string => `layer ${layer}`,
     cosine: "cosine with embedding",
-    fourSteps: "Its four steps →",
     wouldSay: "would say",
     length: "length",
     tokenWords: (token: number, side: string, id: number, all: number): string =>
@@ -605,14 +584,12 @@ export const en = {
     add: "What the branch made is added to what came into it: the residual connection.",
     everyId: (count: number): string => `Every id has one learned vector of ${count} numbers: a row of the table.`,
     feedForward: (kind: string): string => `${kind}: every token by itself, with no look at the others.`,
-    lastNormBox: "last norm",
     ofKey: (product: string): string => `${product} of the key`,
     tokenOf: (token: string, id: number, place: number, side: string): string =>
       `${token} ${id}: token ${place} of the ${side}, and its id`,
     tokensOf: (side: string): string => `Tokens of the ${side}`,
     follows: (place: number): string => `what follows token ${place}`,
     probabilities: "probabilities",
-    close: "Close",
   },
   /** The view of the four steps. */
   steps: {
@@ -647,8 +624,6 @@ export const en = {
     soFar: "the sum so far",
     more: (count: number, all: string): string => `${count} more of ${all}`,
     maskedScore: "masked score",
-    weightHead: "weight",
-    keyHead: "key",
     moreTerms: (count: string): string => `… ${count} more …`,
     comesTo: "comes to",
     fold: "fold",
@@ -659,7 +634,6 @@ export const en = {
     turnPairs: (position: number, count: number): string =>
       `at position ${position}, each of ${count} pairs (a, b) by its own angle θ: a·cos θ − b·sin θ, a·sin θ + b·cos θ`,
     allPairs: (count: number): string => `all ${count} pairs`,
-    foldPairs: "fold",
     atPosition: (position: number): string => `at position ${position}`,
     by: "by",
     expander: (open: boolean, count: number, name: string): string =>
@@ -667,7 +641,6 @@ export const en = {
     dimensionIs: (index: number, value: string): string => `Dimension ${index}: ${value}`,
     countNumbers: (name: string, count: number): string => `${name}: ${count} numbers`,
     allCount: (count: number): string => `all ${count}`,
-    foldNumbers: "fold",
     mayNotAttend: (from: string, to: string, mask: string, blocked: string): string =>
       `${from} may not attend to ${to} (${mask}): ${blocked}, and the weight is exactly 0`,
     noExponential: (count: string): string => `φ(query) · φ(key) of all ${count} keys: no exponential is needed`,
@@ -831,7 +804,6 @@ export const en = {
       other === null ? `Logit of “${token}”:` : `Logit of “${token}” less that of “${other}”:`,
     heads: "Heads; choose one to look into it",
     rest: "Everything else",
-    logit: "logit",
     kinds: { embedding: "embedding", constant: "constants", output: "output bias", edits: "edits" },
     described: (count: number): string => `${count} parts and what each adds.`,
   },
@@ -844,12 +816,10 @@ export const en = {
     kinds: { layer: "layers", attention: "attentions", feed_forward: "feed-forwards", head: "heads" },
     from: "Another text",
     placeholder: "as long as this one, with another answer",
-    look: "Patch",
     total: (token: string, other: string): string => `Logit of “${token}” less that of “${other}”:`,
     here: "here",
     there: "in the other text",
     grid: "Share recovered by patching each value at each place",
-    rowOf: (layer: number): string => `layer ${layer}`,
     embedding: (side: string): string => `${side} embedding`,
     chosen: (row: string, token: string): string => `${row} at “${token}” patched:`,
     recovered: (share: string, away: boolean): string => (away ? `${share} further away` : `${share} of the way`),
@@ -923,7 +893,6 @@ export const en = {
     heads: "Heads",
     headsNote:
       "Press a head to ablate it (switch it off). Number and colour: by how many nats the answer's log-probability changes without it. Violet: the answer needs it; green: it speaks against the answer.",
-    isOff: "off",
     headsWords: (sites: number, edits: number): string =>
       `${sites} attention sites with their heads as switches; ${edits} edits are made.`,
     switches: "Heads, on or off",
@@ -938,7 +907,6 @@ export const en = {
     runsWords: (before: string, after: string): string =>
       `Unchanged the model says: ${before}. Changed it says: ${after}.`,
     reads: "What the decoder reads",
-    ownOutput: "own output",
     sameTarget: "same target",
     nothing: "Both runs are the same: nothing is changed yet.",
     inside: (site: string, head: string): string => `Inside ${site}, ${head}`,
@@ -952,7 +920,6 @@ export const en = {
       `${head} is off: its output is multiplied by 0 after its weights are computed, so these weights stay. What changes is what later layers read from it.`,
     unchangedRun: "Unchanged",
     changedRun: "Changed",
-    difference: "Difference",
     unchangedMap: "Weights of the unchanged run.",
     changedMap: "Weights of the changed run.",
     differenceMap: "Difference of the weights.",
@@ -971,7 +938,6 @@ export const en = {
     own: "as trained",
     temperature: "Temperature",
     temperatureNote: "Below 1 the weights sharpen, above 1 they even out.",
-    weighting: "Weighting",
   },
   /** The panel of a compiled program. */
   program: {
@@ -984,7 +950,6 @@ export const en = {
     layers: "What each layer does",
     title: "Program",
     answerTitle: "Answer",
-    token: "token",
     answer: "answer",
     headAt: (title: string, head: number): string => `${title}, head ${head}`,
     attention: (side: string, layer: number): string => `${side} ${layer} · attention`,
@@ -995,7 +960,6 @@ export const en = {
     head: "Head",
     mean: "Mean over the heads",
     headNumber: (head: number): string => `Head ${head}`,
-    meanShort: "mean",
     layer: "Layer",
     pause: "Pause",
     play: "Play",
@@ -1123,7 +1087,6 @@ export const en = {
     },
     step: "Step",
     stepOf: (at: number, last: number): string => `Step ${at} of ${last}`,
-    layer: "Layer",
     mean: "mean",
     legend: "Legend",
     waiting: "Decoding…",
@@ -1175,7 +1138,6 @@ export const en = {
       score: "score",
     },
     sampling: {
-      temperature: "Temperature",
       temperatureNote: "below 1 favours likely tokens, above 1 evens them out",
       topK: "Top-k",
       topKNote: "only the k likeliest tokens remain",
@@ -1184,7 +1146,6 @@ export const en = {
       all: "all",
       seed: "Seed",
       otherSeed: "Another seed",
-      text: "The text so far",
       textNote: "Choose a token to see what it was drawn from.",
       textNoteGreedy: "Choose a token to see what it was chosen from.",
       described: (count: number, text: string): string => `${count} tokens were added: ${text}`,
@@ -1217,7 +1178,6 @@ export const en = {
       bars: "Probabilities",
     },
     headline: {
-      becomes: "becomes",
       sampled: (temperature: string, seed: number): string => `sampled at temperature ${temperature}, seed ${seed}`,
       next: "likeliest next token",
       sureAbout: "The model's probability of this whole answer",
@@ -1235,7 +1195,6 @@ export const en = {
     waiting: "Reading the exercises …",
     hint: "Show a hint",
     line: "line",
-    answer: "answer",
     add: "Add a line:",
     remove: (line: number): string => `Remove line ${line}`,
     checking: "Trying every text …",
@@ -1275,8 +1234,6 @@ export const en = {
   neurons: {
     about:
       "After attention, each token's vector goes through a small network by itself: up to hidden units, a non-linearity, and down again. Each unit adds its activation times its output weights.",
-    layer: "Layer",
-    token: "Token",
     tokens: "Tokens of this side; choose one",
     facts: (units: string, on: string, half: string): string =>
       `${units} hidden units, ${on} of them above 0; ${half} make half of all that is added.`,
@@ -1296,11 +1253,9 @@ export const en = {
     off: "It is off at this token: it adds nothing.",
     silent: (why: string): string => `No token is promoted: ${why}.`,
     logit: "logit",
-    switchOff: "Switch off",
     switchOn: "Switch on again",
     compare: "Compare in Intervene",
     steps: "How it is made",
-    isOff: "off",
     waiting: "Reading the units…",
   },
   tokens: {
@@ -1315,7 +1270,6 @@ export const en = {
       WordLevel: "Each word between spaces is a token; a word that was too rare in training is unknown.",
       other: "How it came to its tokens is not known here; its tokens and their ids are.",
     } as Record<string, string>,
-    text: "Text",
     own: "the text above",
     field: "Tokeniser of",
     counts: (tokens: string, words: string, characters: string, bytes: string): string =>
@@ -1331,7 +1285,6 @@ export const en = {
     word: (word: string): string => `How “${word}” was made`,
     id: "id",
     bytes: "bytes",
-    score: "log-probability",
     learned: (rank: string): string => `merge ${rank}`,
     alone: "One character or byte: there was nothing to merge.",
     notMerged: "It is in the vocabulary whole; no merges make it.",

@@ -68,7 +68,7 @@ export function fitted(paths: readonly (readonly Point[])[], width: number, heig
 
 /** "embedding", "layer 0": what a layer of the answer is called. */
 export function layerName(layer: string): string {
-  return /^\d+$/.test(layer) ? t.context.layerName(layer) : t.context.embedding;
+  return /^\d+$/.test(layer) ? t.model.layer(Number(layer)) : t.context.embedding;
 }
 
 function ends(values: readonly number[]): [number, number] {

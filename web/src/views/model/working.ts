@@ -20,7 +20,7 @@ export interface ValueRow {
 export function boxTitle(side: SideName, box: BoxSpec): string {
   const where = side[0].toUpperCase() + side.slice(1);
   if (box.layer === null)
-    return `${where} · ${box.name.endsWith(`${side}.norm`) ? t.model.lastNormBox : BOX_TITLES[box.kind]}`;
+    return `${where} · ${box.name.endsWith(`${side}.norm`) ? t.model.lastNorm : BOX_TITLES[box.kind]}`;
   const branch = box.name.split(".")[2] as "attention" | "cross" | "feed_forward";
   const own = BOX_TITLES[box.kind];
   return [`${where} ${box.layer}`, BOX_TITLES[branch], ...(box.kind === branch ? [] : [own])].join(" · ");
