@@ -5,14 +5,6 @@ export class Cache<Value> {
 
   constructor(private readonly limit: number) {}
 
-  get size(): number {
-    return this.total;
-  }
-
-  get count(): number {
-    return this.kept.size;
-  }
-
   get(name: string): Value | undefined {
     const found = this.kept.get(name);
     if (found === undefined) return undefined;

@@ -37,8 +37,6 @@ export interface Diagram {
   width: number;
   height: number;
   line: number;
-  /** How wide an attention is drawn. */
-  attention: number;
   sides: SideLayout[];
   /** From where to where the encoder's output runs on to be read by the decoder. */
   memory: { from: number; to: number } | null;
@@ -132,7 +130,6 @@ export function diagramOf(
     width,
     height: bottomOf(shapes),
     line,
-    attention,
     sides: shapes,
     memory: sides.length === 2 && last ? { from: endOf(first), to: last.x } : null,
     bus,

@@ -14,13 +14,6 @@ export interface Stroke {
   round?: boolean;
 }
 
-export interface Area {
-  kind: "area";
-  d: string;
-  colour: string;
-  opacity: number;
-}
-
 export interface Picture {
   kind: "picture";
   image: HTMLCanvasElement;
@@ -42,7 +35,7 @@ export interface Cells {
   opacity: number;
 }
 
-export type Mark = Stroke | Area | Picture | Cells;
+export type Mark = Stroke | Picture | Cells;
 
 /** Ways that were read: while something is scrubbed most of a drawing stays where it is, and to read a way takes longer
  * than to paint it. */
@@ -72,9 +65,6 @@ function paintMark(context: CanvasRenderingContext2D, mark: Mark): void {
     context.drawImage(mark.image, mark.x, mark.y, mark.width, mark.height);
   } else if (mark.kind === "cells") {
     paintCells(context, mark);
-  } else if (mark.kind === "area") {
-    context.fillStyle = mark.colour;
-    context.fill(wayOf(mark.d));
   } else {
     context.strokeStyle = mark.colour;
     context.lineWidth = mark.width;
@@ -119,7 +109,6 @@ export function markText(mark: Mark): string {
     return `<image ${place} preserveAspectRatio="none" style="image-rendering:pixelated" href="${image.toDataURL()}"/>`;
   }
   if (mark.kind === "cells") return cellsText(mark);
-  if (mark.kind === "area") return `<path d="${mark.d}" fill="${mark.colour}" fill-opacity="${mark.opacity}"/>`;
   const line = `stroke="${mark.colour}" stroke-width="${mark.width}" stroke-opacity="${mark.opacity}"`;
   return `<path d="${mark.d}" fill="none" ${line}${mark.round ? ' stroke-linecap="round"' : ""}/>`;
 }

@@ -108,11 +108,6 @@ export class TileStore {
     this.next();
   }
 
-  /** Waits until these are there. */
-  async ready(places: TilePlace[]): Promise<void> {
-    await Promise.all(places.filter((place) => this.get(place) === undefined).map((place) => this.fetch(place)));
-  }
-
   close(): void {
     this.closed = true;
     this.kept.clear();

@@ -8,21 +8,15 @@ export interface Box {
   width: number;
 }
 
-export interface RowMetrics {
-  character: number;
-  padding: number;
-  gap: number;
-}
-
-export const ROW: RowMetrics = { character: 7.95, padding: 8, gap: 5 };
+export const ROW = { character: 7.95, padding: 8, gap: 5 };
 
 /** Tokens beside each other, in their order. */
-export function layRow(tokens: readonly string[], metrics: RowMetrics = ROW): Box[] {
+export function layRow(tokens: readonly string[]): Box[] {
   let x = 0;
   return tokens.map((token) => {
     const text = piece(token);
-    const box = { text, x, width: Math.max(2, [...text].length) * metrics.character + 2 * metrics.padding };
-    x += box.width + metrics.gap;
+    const box = { text, x, width: Math.max(2, [...text].length) * ROW.character + 2 * ROW.padding };
+    x += box.width + ROW.gap;
     return box;
   });
 }

@@ -3,16 +3,8 @@
 import type { DecodeNode } from "../../lib/source";
 import { piece } from "../../lib/words";
 
-export interface Metrics {
-  rowHeight: number;
-  /** Between two columns, where the lines run. */
-  gap: number;
-  character: number;
-  padding: number;
-  margin: number;
-}
-
-export const METRICS: Metrics = { rowHeight: 27, gap: 30, character: 7.3, padding: 8, margin: 14 };
+/** In pixels; `gap`: between two columns, where the lines run. */
+export const METRICS = { rowHeight: 27, gap: 30, character: 7.3, padding: 8, margin: 14 };
 
 export interface Spot {
   node: DecodeNode;
@@ -62,10 +54,10 @@ export function rowsOf(nodes: readonly DecodeNode[]): Map<number, number> {
   return rows;
 }
 
-export function layTree(nodes: readonly DecodeNode[], metrics: Metrics = METRICS): TreeLayout {
+export function layTree(nodes: readonly DecodeNode[]): TreeLayout {
   const rows = rowsOf(nodes);
-  const columns = columnsOf(nodes, metrics);
-  const spots = nodes.map((node) => spotOf(node, rows.get(node.id) ?? 0, columns, metrics));
+  const columns = columnsOf(nodes);
+  const spots = nodes.map((node) => spotOf(node, rows.get(node.id) ?? 0, columns));
   const known = new Map(spots.map((spot) => [spot.node.id, spot]));
   const links = spots.flatMap((spot) => {
     const parent = spot.node.parent === null ? undefined : known.get(spot.node.parent);
@@ -73,8 +65,8 @@ export function layTree(nodes: readonly DecodeNode[], metrics: Metrics = METRICS
   });
   const last = columns.at(-1) ?? { x: 0, width: 0 };
   const deepest = Math.max(0, ...rows.values());
-  const height = 2 * metrics.margin + (deepest + 1) * metrics.rowHeight;
-  return { spots, links, columns, width: last.x + last.width + metrics.margin, height };
+  const height = 2 * METRICS.margin + (deepest + 1) * METRICS.rowHeight;
+  return { spots, links, columns, width: last.x + last.width + METRICS.margin, height };
 }
 
 /** What is still held when so many steps are done: the beam's hypotheses, those that have ended, and their ancestors. */
@@ -139,25 +131,25 @@ function labelOf(node: DecodeNode): string {
   return node.parent === null && node.text === "" ? "" : piece(node.text);
 }
 
-function widthOf(label: string, metrics: Metrics): number {
-  return label === "" ? 2 * metrics.padding : [...label].length * metrics.character + 2 * metrics.padding;
+function widthOf(label: string): number {
+  return label === "" ? 2 * METRICS.padding : [...label].length * METRICS.character + 2 * METRICS.padding;
 }
 
-function columnsOf(nodes: readonly DecodeNode[], metrics: Metrics): { x: number; width: number }[] {
+function columnsOf(nodes: readonly DecodeNode[]): { x: number; width: number }[] {
   const widths: number[] = [];
-  for (const node of nodes) widths[node.step] = Math.max(widths[node.step] ?? 0, widthOf(labelOf(node), metrics));
-  let x = metrics.margin;
+  for (const node of nodes) widths[node.step] = Math.max(widths[node.step] ?? 0, widthOf(labelOf(node)));
+  let x = METRICS.margin;
   return Array.from(widths, (width = 0) => {
     const column = { x, width };
-    x += width + metrics.gap;
+    x += width + METRICS.gap;
     return column;
   });
 }
 
-function spotOf(node: DecodeNode, row: number, columns: { x: number; width: number }[], metrics: Metrics): Spot {
+function spotOf(node: DecodeNode, row: number, columns: { x: number; width: number }[]): Spot {
   const label = labelOf(node);
-  const y = metrics.margin + (row + 0.5) * metrics.rowHeight;
-  return { node, label, row, x: columns[node.step].x, y, width: widthOf(label, metrics) };
+  const y = METRICS.margin + (row + 0.5) * METRICS.rowHeight;
+  return { node, label, row, x: columns[node.step].x, y, width: widthOf(label) };
 }
 
 /** Straight to the end of the parent's column, then a curve down to the child. */

@@ -1,6 +1,6 @@
 /** How far everything in the picture of the four steps has come at a time, each from 0 to 1. */
 
-import { progress, staggered } from "./timeline";
+import { progress, staggered, SUMMED } from "./timeline";
 
 export interface Motion {
   time: number;
@@ -27,7 +27,7 @@ export interface Motion {
 /** `rows`: how many there are; `turns`: whether the query is turned, first its map and then the turn. */
 export function motionAt(time: number, rows: number, turns: boolean): Motion {
   const split = progress(time, 0.3, 1);
-  const travel = (row: number): number => staggered(time, 3, 3.85, row, rows);
+  const travel = (row: number): number => staggered(time, 3, SUMMED, row, rows);
   return {
     time,
     read: progress(time, 0, 0.35),

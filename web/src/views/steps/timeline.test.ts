@@ -1,21 +1,10 @@
 import { describe, expect, it } from "vitest";
 
-import { between, nextStop, phaseAt, previousStop, progress, staggered, stepAt } from "./timeline";
+import { between, nextStop, previousStop, progress, staggered, stepAt } from "./timeline";
 
 describe("timeline", () => {
-  it("names the step and the phase of a time", () => {
+  it("names the step of a time", () => {
     expect([0, 0.5, 1, 1.01, 2, 3, 3.2, 4].map(stepAt)).toEqual([1, 1, 1, 2, 2, 3, 4, 4]);
-    expect([0, 0.2, 1, 1.5, 2.1, 2.5, 3, 3.5, 4].map(phaseAt)).toEqual([
-      "tokens",
-      "vectors",
-      "vectors",
-      "score",
-      "scaled",
-      "masked",
-      "weight",
-      "sum",
-      "output",
-    ]);
   });
 
   it("steps to the next and the previous end, and no further", () => {

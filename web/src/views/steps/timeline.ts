@@ -3,23 +3,8 @@
 export const LAST = 4;
 
 export type StepNumber = 1 | 2 | 3 | 4;
-export type Phase = "tokens" | "vectors" | "score" | "scaled" | "masked" | "weight" | "sum" | "output";
-
-/** When each phase ends. */
-const ENDS: [Phase, number][] = [
-  ["tokens", 0],
-  ["vectors", 1],
-  ["score", 2],
-  ["scaled", 2.35],
-  ["masked", 2.6],
-  ["weight", 3],
-  ["sum", 3.85],
-  ["output", 4],
-];
-
-export function phaseAt(time: number): Phase {
-  return (ENDS.find(([, end]) => time <= end + 1e-9) ?? ENDS[ENDS.length - 1])[0];
-}
+/** When all values are in the sum, and it is the output. */
+export const SUMMED = 3.85;
 
 /** The step that a time belongs to; before anything has happened it is the first. */
 export function stepAt(time: number): StepNumber {
