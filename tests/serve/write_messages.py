@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import re
 from pathlib import Path
 
 from clearhead.exercises.lesson import CHAPTERS
@@ -17,6 +18,8 @@ HEADER = """\
 /** What the page asks, and what is answered. Written by `python -m tests.serve.write_messages` from the files of
  * clearhead/serve/questions: change those. */
 """
+UNASKED = {"vocabulary", "means", "exciting"}
+"""Questions of notebooks and scripts. The page never asks them, so it needs no types of them."""
 WIDTH = 120
 OPEN = {"CurveLine"}
 """Messages that hold more than is said: a line of the log has the scores of its task."""
@@ -27,18 +30,29 @@ def typescript() -> str:
     """Return every message as a TypeScript type, file by file, and the table of questions."""
     of_questions = dict.fromkeys(map(inspect.getfile, QUESTIONS.values()))
     files = [edit_json.__file__, traced.__file__, question.__file__, *of_questions, answer_key.__file__]
-    parts = [HEADER.strip()]
+    parts: dict[str, str] = {}
     for node in [node for path in files for node in ast.parse(Path(path).read_text(encoding="utf-8")).body]:
         match node:
-            case ast.ClassDef(bases=[ast.Name(id="TypedDict")]):
-                parts.append(interface(node, optional=set(), more=[]))
+            case ast.ClassDef(name=name, bases=[ast.Name(id="TypedDict")]):
+                parts[plain(name)] = interface(node, optional=set(), more=[])
             case ast.ClassDef(name=name) if name.startswith("Ask"):
-                parts.append(asked(node))
+                parts[name] = asked(node)
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if is_type(value):
-                parts.append(f"export type {name} = {as_type(value)};")
+                parts[name] = f"export type {name} = {as_type(value)};"
             case _:
                 pass
-    return separate([*parts, *tables()]) + "\n"
+    kinds = [QUESTIONS[name] for name in UNASKED]
+    gone = {kind.__name__ for kind in kinds} | {answer_name(kind) for kind in kinds}
+    return separate([HEADER.strip(), *without(parts, gone), *tables()]) + "\n"
+
+
+def without(parts: dict[str, str], gone: set[str]) -> list[str]:
+    """Return the types but for some, and for those that only they name."""
+    left = {name: text for name, text in parts.items() if name not in gone}
+    words = re.findall(r"\w+", "\n".join(left.values()))
+    named = {name for one in gone for name in re.findall(r"\w+", parts[one])} & left.keys()
+    orphans = {name for name in named if words.count(name) == 1}
+    return without(left, orphans) if orphans else list(left.values())
 
 
 def separate(parts: list[str]) -> str:
@@ -63,7 +77,8 @@ def asked(node: ast.ClassDef) -> str:
 def tables() -> list[str]:
     """Return the questions by name: what each asks and answers, and the form of the request and the reply."""
     forms = {Matrix: "matrix", Thumbs: "thumbs"}
-    rows = {name: (kind, as_type(ast.parse(answer_name(kind), mode="eval").body)) for name, kind in QUESTIONS.items()}
+    rows = {name: (kind, as_type(ast.parse(answer_name(kind), mode="eval").body)) for name, kind in QUESTIONS.items()
+            if name not in UNASKED}  # fmt: skip
     types = [f"  {name}: {{ asks: {kind.__name__}; answers: {answer} }};" for name, (kind, answer) in rows.items()]
     told = {name: "sent" if kind.sent else forms.get(answer_type(kind)) for name, (kind, _) in rows.items()}
     return [

@@ -452,26 +452,6 @@ export type Effects = { effects: HeadEffect[] };
 /** What the answers lose without each head of a site. */
 export type AskEffects = { trace: string; site: string };
 
-export type ScoredToken = { id: number; text: string; score: number };
-
-/** What a head does with a token, by the direct path from the embedding, without positions. */
-export interface HeadTokens {
-  token: number;
-  text: string;
-  /** The tokens whose logits it raises most where it attends to this one. */
-  copies: ScoredToken[];
-  /** Those that it lowers most. */
-  suppresses: ScoredToken[];
-  /** The tokens whose keys fit the query of this one best. */
-  seeks: ScoredToken[];
-  /** The share of tokens that are themselves among the five it raises most; null where it writes other tokens than it reads. */
-  copying: number | null;
-  chance: number;
-}
-
-/** What a head copies from a token, and what it looks for from there. */
-export type AskVocabulary = { site: string; head: number; token: number; most?: number; step?: number | null };
-
 /** Cosines of some tokens with each other in three spaces, and the head's scores; rows are queries, columns keys. */
 export interface Spaces {
   places: number[];
@@ -484,24 +464,6 @@ export interface Spaces {
 
 /** How alike some tokens are as embeddings, as queries and keys, and as values. */
 export type AskSpaces = { trace: string; site: string; head: number; places: number[] };
-
-export type MeanKind = "readings" | "effects";
-
-/** A number for each head: its mean over texts, its standard deviation, and how many texts have it. */
-export type HeadScatter = { mean: (number | null)[]; deviation: (number | null)[]; n_texts: number[] };
-
-export type HeadMeans = { site: string; texts: number; metrics: Record<string, HeadScatter> };
-
-/** The metrics of a site's heads, or the effects of ablating them, over `texts` or over repeats of random tokens. */
-export type AskMeans = { site: string; kind?: MeanKind; texts?: string[]; repeats?: number; step?: number | null };
-
-/** A text, and the token of it where the value is largest. */
-export type ExcitedText = { text: string; place: number; token: string; value: number };
-
-export type ExcitedTexts = { texts: ExcitedText[] };
-
-/** Of `texts`, those in which a unit of the value `at`, or a head of the attention `at`, is excited most. */
-export type AskExciting = { at: string; index: number; texts: string[]; most?: number; step?: number | null };
 
 export interface PositionKind {
   name: string;
@@ -1044,10 +1006,7 @@ export interface Questions {
   grade: { asks: AskGrade; answers: GradedAnswer };
   readings: { asks: AskReadings; answers: Record<string, Readings> };
   effects: { asks: AskEffects; answers: Effects };
-  vocabulary: { asks: AskVocabulary; answers: HeadTokens };
   spaces: { asks: AskSpaces; answers: Spaces };
-  means: { asks: AskMeans; answers: HeadMeans };
-  exciting: { asks: AskExciting; answers: ExcitedTexts };
   positions: { asks: AskPositions; answers: Positions };
   python: { asks: AskPython; answers: PythonLines };
   run: { asks: AskRun; answers: RunFacts };
@@ -1072,8 +1031,6 @@ export const FORMS: { readonly [name in keyof Questions]?: "sent" | "matrix" | "
   decode: "sent",
   sample: "sent",
   grade: "sent",
-  means: "sent",
-  exciting: "sent",
   python: "sent",
   vectors: "matrix",
   tokenize: "sent",
