@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 
-import { type Cursor, followedBy, sameCursor } from "./linking";
+import type { Cursor } from "../lib/address";
+import { followedBy, sameCursor } from "./linking";
 
 const SITES = [
   { name: "encoder.0.attention", n_heads: 4, n_query: 5, n_key: 5 },

@@ -1,16 +1,8 @@
 /** Links two explorers: what is chosen in one is chosen in the other, where it has it. */
 
-import type { HeadChoice, SiteMeta, ViewName } from "../lib/source";
+import type { Cursor } from "../lib/address";
+import type { SiteMeta } from "../lib/source";
 import type { Selection } from "../lib/state.svelte";
-
-/** What is chosen in an explorer. */
-export interface Cursor {
-  view: ViewName;
-  site: string | null;
-  head: HeadChoice;
-  query: number | null;
-  key: number | null;
-}
 
 /** What the other one has of it. */
 export interface Reach {

@@ -1,5 +1,6 @@
 /** The chapters after attention: residual and norm, feed-forward, output, choosing a token, and a change of one's own. */
 
+import { highest, lowest, place } from "../lib/arithmetic";
 import { countText } from "../lib/local";
 import { isSwap, scoreEdit } from "../lib/edits";
 import type { BoxSpec, Candidate, HeadEffect, Meta, SiteMeta, StepEdit } from "../lib/source";
@@ -12,14 +13,11 @@ import {
   crossSites,
   type Focus,
   focusOf,
-  highest,
   isSign,
   judge,
   LANES,
   type Lesson,
-  lowest,
   type Now,
-  place,
   type Question,
   reaches,
   selfSites,

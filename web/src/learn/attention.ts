@@ -1,7 +1,7 @@
 /** The chapters of attention: query, key and value, score, scale, mask, softmax, weighted sum, heads, cross-attention. */
 
 import { countText } from "../lib/local";
-import { length, softmax as softmaxOf } from "../lib/arithmetic";
+import { length, softmax as softmaxOf, highest, lowest } from "../lib/arithmetic";
 import type { HeadChoice, SiteMeta } from "../lib/source";
 import { percent, shown } from "../lib/words";
 import { worked } from "../views/steps/working";
@@ -12,11 +12,9 @@ import {
   crossSites,
   type Focus,
   focusOf,
-  highest,
   isSign,
   judge,
   type Lesson,
-  lowest,
   type Now,
   type Place,
   type Question,

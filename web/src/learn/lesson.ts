@@ -1,5 +1,7 @@
 /** What a chapter is given, and what it makes of it. Everything comes through `Source`, so a chapter holds for any run. */
 
+import type { Cursor } from "../lib/address";
+import { highest } from "../lib/arithmetic";
 import type { HeadChoice, Matrix, Meta, Row, RunFacts, SideName, SiteMeta, Source, ViewName } from "../lib/source";
 import type { LearnText } from "../text/learn.en";
 import { type ChapterName, type Link, linkOf } from "./links";
@@ -15,24 +17,15 @@ export interface Lesson {
 }
 
 /** Where a chapter leads: a deep link into a view. */
-export interface Place {
+export interface Place extends Partial<Cursor> {
   view: ViewName;
-  site?: string;
-  head?: HeadChoice;
-  query?: number | null;
-  key?: number | null;
   own?: Record<string, string>;
   /** The output that is read while edits are tried out: without it the changed model would write another. */
   target?: number[];
 }
 
 /** What the reader has chosen by now, and the trace that is shown. */
-export interface Now {
-  view: ViewName;
-  site: string | null;
-  head: HeadChoice;
-  query: number | null;
-  key: number | null;
+export interface Now extends Cursor {
   own: Record<string, string>;
   meta: Meta;
 }
@@ -150,21 +143,6 @@ export function selfSites(lesson: Lesson): SiteMeta[] {
 
 export function crossSites(lesson: Lesson): SiteMeta[] {
   return lesson.meta.sites.filter((site) => site.slot === "cross");
-}
-
-export function place(values: ArrayLike<number>, better: (one: number, other: number) => boolean): number {
-  let found = -1;
-  for (let index = 0; index < values.length; index++)
-    if (found < 0 || better(values[index], values[found])) found = index;
-  return found;
-}
-
-export function highest(values: ArrayLike<number>): number {
-  return place(values, (one, other) => one > other);
-}
-
-export function lowest(values: ArrayLike<number>): number {
-  return place(values, (one, other) => one < other);
 }
 
 /** Whether a number is as large as the largest, but for rounding. */

@@ -1,12 +1,12 @@
 /** The chapters before attention: tokens, embedding, position. */
 
+import { highest } from "../lib/arithmetic";
 import { countText, local } from "../lib/local";
 import { chosenPlaces, pairOf } from "../views/meaning/pairs";
 import { shown } from "../lib/words";
 import type { SideName, SiteMeta, Spaces } from "../lib/source";
 import {
   chapterOf,
-  highest,
   isSign,
   judge,
   LANES,

@@ -5,15 +5,19 @@ import { VIEWS, type ViewName } from "./views";
 
 export type Theme = "light" | "dark";
 
-export interface State {
+/** What is chosen. */
+export interface Cursor {
   view: ViewName;
-  request: AskTrace | null;
-  /** Whether the model is looked at without the edits of the request. */
-  unchanged: boolean;
   site: string | null;
   head: HeadChoice;
   query: number | null;
   key: number | null;
+}
+
+export interface State extends Cursor {
+  request: AskTrace | null;
+  /** Whether the model is looked at without the edits of the request. */
+  unchanged: boolean;
   theme: Theme | null;
   /** The state of what it is compared with, written as an address of its own; null where nothing is said of it. */
   beside: string | null;

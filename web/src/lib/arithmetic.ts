@@ -36,6 +36,22 @@ export function cosine(a: ArrayLike<number>, b: ArrayLike<number>): number {
   return lengths === 0 ? 0 : dot(a, b) / lengths;
 }
 
+/** Return the place of the first number that none is better than; −1 where there is none at all. */
+export function place(values: ArrayLike<number>, better: (one: number, other: number) => boolean): number {
+  let found = -1;
+  for (let index = 0; index < values.length; index++)
+    if (found < 0 || better(values[index], values[found])) found = index;
+  return found;
+}
+
+export function highest(values: ArrayLike<number>): number {
+  return place(values, (one, other) => one > other);
+}
+
+export function lowest(values: ArrayLike<number>): number {
+  return place(values, (one, other) => one < other);
+}
+
 /** Exponentials over their sum, the highest taken off first; a row with nothing allowed is zero. */
 export function softmax(scores: ArrayLike<number>, temperature = 1): Weighed {
   const highest = top(scores);

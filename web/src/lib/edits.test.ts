@@ -8,20 +8,20 @@ const WORDS = { title: "", queries: ["<s>", "two"], keys: ["zwei", "</s>"] };
 
 describe("heads", () => {
   it("go off by a factor of 0 on their context, and on again", () => {
-    const off = edits.toggled([], AT, 3);
+    const off = edits.toggled([], edits.headOff(AT, 3));
     expect(off).toEqual([{ at: AT, step: "context", head: 3, times: 0 }]);
-    expect(edits.isOff(off, AT, 3)).toBe(true);
-    expect(edits.isOff(off, AT, 2)).toBe(false);
-    expect(edits.toggled(off, AT, 3)).toEqual([]);
+    expect(edits.isOff(off, edits.headOff(AT, 3))).toBe(true);
+    expect(edits.isOff(off, edits.headOff(AT, 2))).toBe(false);
+    expect(edits.toggled(off, edits.headOff(AT, 3))).toEqual([]);
   });
 
   it("leave other edits alone", () => {
-    const both = edits.toggled(edits.toggled([], AT, 3), AT, 1);
-    expect(edits.toggled(both, AT, 3)).toEqual([edits.headOff(AT, 1)]);
+    const both = edits.toggled(edits.toggled([], edits.headOff(AT, 3)), edits.headOff(AT, 1));
+    expect(edits.toggled(both, edits.headOff(AT, 3))).toEqual([edits.headOff(AT, 1)]);
   });
 
   it("are off only where nothing is left of them", () => {
-    expect(edits.isOff([{ at: AT, step: "context", head: 3, times: 0.5 }], AT, 3)).toBe(false);
+    expect(edits.isOff([{ at: AT, step: "context", head: 3, times: 0.5 }], edits.headOff(AT, 3))).toBe(false);
   });
 });
 
@@ -29,14 +29,14 @@ describe("units of a feed-forward", () => {
   const UP = "decoder.1.feed_forward";
 
   it("go off by a factor of 0, each by itself, and on again", () => {
-    const both = edits.unitToggled(edits.unitToggled([], UP, 3), UP, 17);
+    const both = edits.toggled(edits.toggled([], edits.unitOff(UP, 3)), edits.unitOff(UP, 17));
     expect(both).toEqual([
       { at: UP, step: "hidden", unit: 3, times: 0 },
       { at: UP, step: "hidden", unit: 17, times: 0 },
     ]);
-    expect(edits.isUnitOff(both, UP, 17)).toBe(true);
-    expect(edits.isUnitOff(both, UP, 4)).toBe(false);
-    expect(edits.unitToggled(both, UP, 3)).toEqual([edits.unitOff(UP, 17)]);
+    expect(edits.isOff(both, edits.unitOff(UP, 17))).toBe(true);
+    expect(edits.isOff(both, edits.unitOff(UP, 4))).toBe(false);
+    expect(edits.toggled(both, edits.unitOff(UP, 3))).toEqual([edits.unitOff(UP, 17)]);
   });
 
   it("are told by their number, and many as one", () => {

@@ -51,29 +51,18 @@ export function headOff(at: string, head: number): StepEdit {
   return { at, step: "context", head, times: 0 };
 }
 
-export function isOff(edits: readonly EditJson[], at: string, head: number): boolean {
-  const wanted = headOff(at, head);
-  return edits.some((edit) => !isSwap(edit) && sameSpot(edit, wanted) && edit.times === 0);
+/** Whether a head or a unit is off: `off` is the edit that makes it so. */
+export function isOff(edits: readonly EditJson[], off: StepEdit): boolean {
+  return edits.some((edit) => !isSwap(edit) && sameSpot(edit, off) && edit.times === 0);
 }
 
-export function toggled(edits: readonly EditJson[], at: string, head: number): EditJson[] {
-  const edit = headOff(at, head);
-  return isOff(edits, at, head) ? without(edits, edit) : withEdit(edits, edit);
+export function toggled(edits: readonly EditJson[], off: StepEdit): EditJson[] {
+  return isOff(edits, off) ? without(edits, off) : withEdit(edits, off);
 }
 
 /** A hidden unit of a feed-forward off, at every token. */
 export function unitOff(at: string, unit: number): StepEdit {
   return { at, step: "hidden", unit, times: 0 };
-}
-
-export function isUnitOff(edits: readonly EditJson[], at: string, unit: number): boolean {
-  const wanted = unitOff(at, unit);
-  return edits.some((edit) => !isSwap(edit) && sameSpot(edit, wanted) && edit.times === 0);
-}
-
-export function unitToggled(edits: readonly EditJson[], at: string, unit: number): EditJson[] {
-  const edit = unitOff(at, unit);
-  return isUnitOff(edits, at, unit) ? without(edits, edit) : withEdit(edits, edit);
 }
 
 export function scoreEdit({ at, head, query, key }: Place, to: number): StepEdit {

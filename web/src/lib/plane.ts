@@ -1,5 +1,7 @@
 /** Vectors in the plane in which they differ most, turned so that they glide from one plane to the next. */
 
+import { dot } from "./arithmetic";
+
 export type Point = [number, number];
 
 export interface Plane {
@@ -82,10 +84,4 @@ function jacobi(given: Float64Array, n: number): { values: number[]; vectors: nu
   }
   const order = Array.from({ length: n }, (_, i) => i).sort((i, j) => a[j * n + j] - a[i * n + i]);
   return { values: order.map((i) => a[i * n + i]), vectors: order.map((i) => v.map((row) => row[i])) };
-}
-
-function dot(a: ArrayLike<number>, b: ArrayLike<number>): number {
-  let sum = 0;
-  for (let k = 0; k < a.length; k++) sum += a[k] * b[k];
-  return sum;
 }

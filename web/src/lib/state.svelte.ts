@@ -2,7 +2,7 @@
 
 import { getContext, setContext } from "svelte";
 
-import { lasting, read, saysNothing, type State, type Theme, write } from "./address";
+import { type Cursor, lasting, read, saysNothing, type State, type Theme, write } from "./address";
 import { requestWith, sameEdits } from "./edits";
 import { begun, did, type History, redone, undone } from "./history";
 import { type Answer, type Resource, resource } from "./resource.svelte";
@@ -23,13 +23,7 @@ import { t } from "../text";
 import { COMPARING } from "./words";
 
 /** What a view may change: only the named parts change. */
-export interface Selection {
-  view?: ViewName;
-  site?: string;
-  head?: HeadChoice;
-  query?: number | null;
-  key?: number | null;
-}
+export type Selection = Partial<Cursor>;
 
 /** How a trace is asked for. */
 interface Asking {
@@ -300,6 +294,12 @@ export class Explorer {
 
   kept(name: string): string | null {
     return this.own[name] ?? null;
+  }
+
+  /** Return a whole number that a view has kept, brought between `least` and `most`; `usual` where it has none. */
+  keptWhole(name: string, most: number, usual = 0, least = 0): number {
+    const value = Number(this.own[name] ?? NaN);
+    return Number.isInteger(value) ? Math.max(least, Math.min(most, value)) : usual;
   }
 
   /** Keeps the state of what this is compared with; `moved`: opening and closing it are steps of the history. */

@@ -61,6 +61,11 @@ function explorerOf(fixed?: Meta): Explorer {
   return new Explorer(sourceOf({ trace, run }, ["model", "head", "intervene"]));
 }
 
+async function started(explorer = explorerOf()): Promise<Explorer> {
+  await explorer.start();
+  return explorer;
+}
+
 beforeEach(() => {
   vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] }); // an address that is still to be written ends with its test
   pages = new Pages();
@@ -77,8 +82,7 @@ afterEach(() => {
 
 describe("an address", () => {
   it("that is gone to while an answer comes is not lost, and its event finds it", async () => {
-    const explorer = explorerOf();
-    await explorer.start();
+    const explorer = await started();
     expect(pages.hash).toContain("#/model");
     pages.entries[0] = "#/head?source=first"; // its event comes later
     await explorer.ask({ source: "second" });
@@ -88,8 +92,7 @@ describe("an address", () => {
   });
 
   it("says what was kept soon after another change once it is read", async () => {
-    const explorer = explorerOf();
-    await explorer.start();
+    const explorer = await started();
     explorer.keep("unit8", 3);
     explorer.keep("lang", "de");
     expect(pages.hash).not.toContain("lang=de"); // browsers refuse more than a hundred changes in half a minute
@@ -138,8 +141,7 @@ describe("a page", () => {
 
 describe("texts", () => {
   it("are a step of the history each, and come back with Back and Forward", async () => {
-    const explorer = explorerOf();
-    await explorer.start();
+    const explorer = await started();
     await explorer.submit("second\nline", null);
     await explorer.submit("third", null);
     expect(pages.entries).toHaveLength(3);
@@ -154,8 +156,7 @@ describe("texts", () => {
   });
 
   it("that are asked for again, and what is edited, are no step", async () => {
-    const explorer = explorerOf();
-    await explorer.start();
+    const explorer = await started();
     await explorer.submit("first", null);
     await explorer.edit([OFF]);
     await explorer.showUnchanged(true);
@@ -164,8 +165,7 @@ describe("texts", () => {
 
   it("of a link that was just opened are no step either", async () => {
     pages.entries = ["#/head?source=linked&head=0"];
-    const explorer = explorerOf();
-    await explorer.start();
+    const explorer = await started();
     expect(explorer.meta?.source).toBe("linked");
     expect(pages.entries).toHaveLength(1);
   });
@@ -173,8 +173,7 @@ describe("texts", () => {
 
 describe("edits", () => {
   it("are undone and redone, one or all", async () => {
-    const explorer = explorerOf();
-    await explorer.start();
+    const explorer = await started();
     await explorer.edit([OFF]);
     await explorer.edit([OFF, OTHER]);
     await explorer.undo();
@@ -190,16 +189,14 @@ describe("edits", () => {
 
   it("of a link can be undone", async () => {
     pages.entries = [`#/head?source=x&edits=${encodeURIComponent(JSON.stringify([OFF]))}`];
-    const explorer = explorerOf();
-    await explorer.start();
+    const explorer = await started();
     expect(explorer.edits).toEqual([OFF]);
     await explorer.undo();
     expect(explorer.edits).toEqual([]);
   });
 
   it("are set aside while the unchanged model is shown, and stay in the address", async () => {
-    const explorer = explorerOf();
-    await explorer.start();
+    const explorer = await started();
     await explorer.edit([OFF]);
     await explorer.showUnchanged(true);
     expect(asked.at(-1)?.edits).toEqual([]);
@@ -213,8 +210,7 @@ describe("edits", () => {
   });
 
   it("act again where another is made, and where both models are compared", async () => {
-    const explorer = explorerOf();
-    await explorer.start();
+    const explorer = await started();
     await explorer.edit([OFF]);
     await explorer.showUnchanged(true);
     await explorer.edit([OFF, OTHER]);
@@ -257,15 +253,13 @@ describe("steps of training", () => {
   }
 
   it("are those of the film and of the checkpoints together", async () => {
-    const explorer = filmed();
-    await explorer.start();
+    const explorer = await started(filmed());
     expect(explorer.steps).toEqual([0, 1, 60, 64, 90]);
     expect(explorer.step).toBe(90);
   });
 
   it("keep the output of the run's own step, unless each shall write its own", async () => {
-    const explorer = filmed();
-    await explorer.start();
+    const explorer = await started(filmed());
     await explorer.goToStep(1);
     expect(explorer.request).toMatchObject({ source: "first", step: 1, target: [7, 8] });
     await explorer.goToStep(1, false);
@@ -280,8 +274,7 @@ describe("steps of training", () => {
   });
 
   it("that were not kept are not asked for, and the address is written when the slider rests", async () => {
-    const explorer = filmed();
-    await explorer.start();
+    const explorer = await started(filmed());
     const before = asked.length;
     await explorer.goToStep(5);
     expect(asked).toHaveLength(before);
@@ -310,8 +303,7 @@ describe("steps of training", () => {
   });
 
   it("of a run that does not train are not asked for again", async () => {
-    const explorer = explorerOf();
-    await explorer.start();
+    const explorer = await started();
     const run = vi.fn();
     explorer.source.ask = run;
     await explorer.followTraining();
@@ -321,8 +313,7 @@ describe("steps of training", () => {
 
 describe("what the address asks for", () => {
   it("is not traced again where only a view's own words have changed", async () => {
-    const explorer = explorerOf();
-    await explorer.start();
+    const explorer = await started();
     await explorer.edit([OFF]);
     const before = asked.length;
     for (const view of ["head", "model"]) {
@@ -364,8 +355,7 @@ describe("what the address asks for", () => {
   });
 
   it("may be a view that the page does not have, which is said", async () => {
-    const explorer = explorerOf();
-    await explorer.start();
+    const explorer = await started();
     pages.entries[pages.place] = "#/training?source=first";
     pages.go(0);
     expect(explorer.view).toBe("model");
@@ -373,8 +363,7 @@ describe("what the address asks for", () => {
   });
 
   it("wins over an answer that is on its way, also where it is what is shown", async () => {
-    const explorer = explorerOf();
-    await explorer.start();
+    const explorer = await started();
     await explorer.submit("second", null);
     pages.go(-1); // "first" is on its way
     pages.go(1); // and not wanted any longer

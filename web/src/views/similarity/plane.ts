@@ -67,21 +67,21 @@ export function shadow(of: Vector2, on: Vector2): Vector2 {
 
 /** The arc between two vectors, the short way round, as a path; y goes up in the plane and down in the drawing. */
 export function arc(a: Vector2, b: Vector2, radius: number): string {
-  const from = Math.atan2(a[1], a[0]);
-  let turn = Math.atan2(b[1], b[0]) - from;
-  if (turn > Math.PI) turn -= 2 * Math.PI;
-  if (turn < -Math.PI) turn += 2 * Math.PI;
+  const [from, turn] = turnTo(a, b);
   const point = (at: number): string => `${(radius * Math.cos(at)).toFixed(2)} ${(-radius * Math.sin(at)).toFixed(2)}`;
   return `M${point(from)}A${radius} ${radius} 0 0 ${turn > 0 ? 0 : 1} ${point(from + turn)}`;
 }
 
 /** The direction half way between two vectors, in radians. */
 export function halfway(a: Vector2, b: Vector2): number {
-  const from = Math.atan2(a[1], a[0]);
-  let turn = Math.atan2(b[1], b[0]) - from;
-  if (turn > Math.PI) turn -= 2 * Math.PI;
-  if (turn < -Math.PI) turn += 2 * Math.PI;
+  const [from, turn] = turnTo(a, b);
   return from + turn / 2;
+}
+
+/** Return the direction of a vector, and the turn from it to another, the short way round. */
+function turnTo(a: Vector2, b: Vector2): [from: number, turn: number] {
+  const [from, to] = [a, b].map(([x, y]) => Math.atan2(y, x));
+  return [from, Math.atan2(Math.sin(to - from), Math.cos(to - from))];
 }
 
 /** What an angle says, in words. */

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { chooseKeys, strongestKey } from "./window";
+import { chooseKeys } from "./window";
 
 const flat = (count: number): number[] => Array.from({ length: count }, () => 1 / count);
 
@@ -48,9 +48,4 @@ describe("chooseKeys", () => {
     expect(keys).toHaveLength(6);
     expect(keys).toContain(40);
   });
-});
-
-it("strongestKey is the first of the highest", () => {
-  expect(strongestKey([0.1, 0.4, 0.1, 0.4])).toBe(1);
-  expect(strongestKey([0])).toBe(0);
 });

@@ -43,10 +43,3 @@ function fill(picked: Set<number>, candidates: number[], until: number): void {
     picked.add(key);
   }
 }
-
-/** The key with the most weight; the first of equals. */
-export function strongestKey(weight: ArrayLike<number>): number {
-  let best = 0;
-  for (let key = 1; key < weight.length; key++) if (weight[key] > weight[best]) best = key;
-  return best;
-}
