@@ -1,6 +1,7 @@
 /** Where each head stands in the overview: a grid of layers by heads for each kind of attention, or a sorted list. */
 
 import { type Group, shortName } from "../../lib/places";
+import { arrowOf } from "../../lib/pressing";
 import type { Readings, SiteMeta } from "../../lib/source";
 import type { ReadingName } from "../head/reading";
 import { t } from "../../text";
@@ -125,7 +126,7 @@ export function sorted<One extends { value: number | null }>(
 export function neighbour(cells: readonly Cell[], from: Cell, key: string): Cell | null {
   if (key === "Home") return cells[0] ?? null;
   if (key === "End") return cells.at(-1) ?? null;
-  const [right, down] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[key] ?? [0, 0];
+  const [right, down] = arrowOf({ key });
   if (right === 0 && down === 0) return null;
   let best: Cell | null = null;
   let least = Infinity;
