@@ -73,6 +73,12 @@ export function maskEdit({ at, head, query, key }: Place, to: boolean): StepEdit
   return { at, step: "allowed", ...(head === null ? {} : { head }), query, key, to };
 }
 
+/** Return the temperature at a place of a slider of powers of ten, where half and double are as far from 1. */
+export function temperatureAt(slider: string): number {
+  const found = 10 ** Number(slider);
+  return Math.abs(found - 1) < 0.03 ? 1 : Number(found.toPrecision(2));
+}
+
 export function temperatureEdit(at: string, temperature: number): StepEdit {
   return { at, step: "scaled", times: 1 / temperature };
 }

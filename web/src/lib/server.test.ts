@@ -14,6 +14,7 @@ function served(answers: ((address: string, init?: RequestInit) => Response)[]):
   return { source: new ServerSource("api/", fetcher), asked };
 }
 
+const ROW = { trace: "a", site: "s", head: 0, query: 0 };
 const json =
   (value: unknown, status = 200) =>
   (): Response =>
@@ -40,24 +41,16 @@ it("asks for a trace again when the server has let it go", async () => {
 
 it("asks the same only once, and again after a failure", async () => {
   const { source, asked } = served([json({ error: "no such site" }, 404), json({ weight: [1] })]);
-  await expect(source.ask("row", { trace: "a", site: "s", head: 0, query: 0 })).rejects.toThrow("no such site");
-  await source.ask("row", { trace: "a", site: "s", head: 0, query: 0 });
-  await source.ask("row", { trace: "a", site: "s", head: 0, query: 0 });
+  await expect(source.ask("row", ROW)).rejects.toThrow("no such site");
+  await source.ask("row", ROW);
+  await source.ask("row", ROW);
   expect(asked).toHaveLength(2);
 });
 
 it("reads numbers with their shape", async () => {
   const body = new Float32Array([1, 2, 3, 4, 5, 6]).buffer;
   const { source } = served([() => new Response(body, { headers: { "X-Rows": "2", "X-Columns": "3" } })]);
-  const tile = await source.ask("tile", {
-    trace: "a",
-    site: "s",
-    head: "mean",
-    step: "weight",
-    level: 0,
-    row: 0,
-    column: 0,
-  });
+  const tile = await source.ask("tile", { trace: "a", site: "s", head: "mean", step: "weight" });
   expect([tile.rows, tile.columns, tile.data[5]]).toEqual([2, 3, 6]);
 });
 
@@ -84,9 +77,7 @@ describe("a request that several wait for", () => {
   it("is aborted when none of them waits any longer", async () => {
     const { source, signals } = waiting();
     const [one, other] = [new AbortController(), new AbortController()];
-    const rows = [one, other].map(({ signal }) =>
-      source.during(signal).ask("row", { trace: "a", site: "s", head: 0, query: 0 }),
-    );
+    const rows = [one, other].map(({ signal }) => source.during(signal).ask("row", ROW));
     one.abort();
     expect(signals.map((signal) => signal.aborted)).toEqual([false]);
     other.abort();
@@ -99,9 +90,9 @@ describe("a request that several wait for", () => {
     const stop = new AbortController();
     void source
       .during(stop.signal)
-      .ask("row", { trace: "a", site: "s", head: 0, query: 0 })
+      .ask("row", ROW)
       .catch(() => {});
-    void source.ask("row", { trace: "a", site: "s", head: 0, query: 0 }).catch(() => {});
+    void source.ask("row", ROW).catch(() => {});
     stop.abort();
     expect(signals.map((signal) => signal.aborted)).toEqual([false]);
   });
@@ -109,11 +100,11 @@ describe("a request that several wait for", () => {
   it("is made anew after it was aborted, and not at all where the signal is aborted already", async () => {
     const { source, signals } = waiting();
     const stop = new AbortController();
-    const row = source.during(stop.signal).ask("row", { trace: "a", site: "s", head: 0, query: 0 });
+    const row = source.during(stop.signal).ask("row", ROW);
     stop.abort();
-    void source.ask("row", { trace: "a", site: "s", head: 0, query: 0 }).catch(() => {});
+    void source.ask("row", ROW).catch(() => {});
     await expect(row).rejects.toThrow();
-    void source.ask("row", { trace: "a", site: "s", head: 0, query: 0 }).catch(() => {});
+    void source.ask("row", ROW).catch(() => {});
     expect(signals.map((signal) => signal.aborted)).toEqual([true, false]);
     await expect(source.during(stop.signal).ask("row", { trace: "a", site: "s", head: 0, query: 1 })).rejects.toThrow(
       /abort/i,
@@ -124,9 +115,9 @@ describe("a request that several wait for", () => {
   it("is not asked for again after its answer, though all who waited have gone", async () => {
     const { source, asked } = served([json({ weight: [1] })]);
     const stop = new AbortController();
-    await source.during(stop.signal).ask("row", { trace: "a", site: "s", head: 0, query: 0 });
+    await source.during(stop.signal).ask("row", ROW);
     stop.abort();
-    expect(await source.ask("row", { trace: "a", site: "s", head: 0, query: 0 })).toEqual({ weight: [1] });
+    expect(await source.ask("row", ROW)).toEqual({ weight: [1] });
     expect(asked).toHaveLength(1);
   });
 });

@@ -25,16 +25,8 @@ export function signedPercent(share: number): string {
   return share < 0 ? `−${percent(-share)}` : percent(share);
 }
 
-export interface EffectBar {
-  id: number;
-  text: string;
-  change: number;
-  /** From −1 to 1: the longest bar of both directions is 1 long. */
-  length: number;
-}
-
-/** What a unit promotes, the most first, then what it suppresses, the most last. */
-export function effectBars(unit: Pick<NeuronUnit, "promotes" | "suppresses">): EffectBar[] {
+/** What a unit promotes, the most first, then what it suppresses, the most last; the longest bar of both is 1 long. */
+export function effectBars(unit: Pick<NeuronUnit, "promotes" | "suppresses">) {
   const all = [...unit.promotes, ...unit.suppresses.toReversed()];
   const most = Math.max(1e-30, ...all.map((one) => Math.abs(one.change)));
   return all.map((one) => ({ ...one, length: one.change / most }));

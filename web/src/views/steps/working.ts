@@ -103,20 +103,8 @@ export function scoreFormula(
   return `${preparedName("query", cell, own, arithmetic)} · ${preparedName("key", cell, own, arithmetic)}`;
 }
 
-/** A pair of a vector's numbers, turned by an angle: what came in, and what came out. */
-export interface TurnedPair {
-  label: string;
-  angle: number;
-  before: [number, number];
-  after: [number, number];
-}
-
-/** Every pair that a position turns. */
-export function turnedPairs(
-  before: ArrayLike<number>,
-  pairs: readonly [number, number][],
-  angles: ArrayLike<number>,
-): TurnedPair[] {
+/** Every pair of a vector's numbers that a position turns by an angle: what came in, and what came out. */
+export function turnedPairs(before: ArrayLike<number>, pairs: readonly [number, number][], angles: ArrayLike<number>) {
   return pairs.map(([i, j], pair) => {
     const [a, b, cos, sin] = [before[i], before[j], Math.cos(angles[pair]), Math.sin(angles[pair])];
     return {
@@ -196,20 +184,8 @@ function amountOf(kind: WeightingKind, masked: number | null, highest: number, t
   return masked === null ? 0 : Math.exp((masked - highest) / temperature);
 }
 
-/** A term of the weighted sum, in one dimension. */
-export interface Term {
-  key: number;
-  weight: number;
-  value: number;
-  product: number;
-}
-
 /** weight · value of every key in one dimension; they sum to the context's number there. */
-export function termsOf(
-  weight: ArrayLike<number>,
-  values: { columns: number; data: Float32Array },
-  dimension: number,
-): Term[] {
+export function termsOf(weight: ArrayLike<number>, values: { columns: number; data: Float32Array }, dimension: number) {
   return Array.from(weight, (share, key) => {
     const value = values.data[key * values.columns + dimension];
     return { key, weight: share, value, product: share * value };
