@@ -37,33 +37,31 @@ function sideOf(lesson: Lesson): Lesson["run"]["sides"][number] {
   return lesson.run.sides[lesson.run.sides.length - 1];
 }
 
-export const residual = chapterOf(
-  "residual",
-  (lesson) => sideOf(lesson).boxes.some((box) => box.kind === "add"),
-  async (lesson, words, link) => {
-    const side = answeringSide(lesson.run);
-    const { rows } = await lesson.source.ask("stream", { trace: lesson.meta.id, side });
-    const [first, last] = [rows[0], rows[rows.length - 1]];
-    const list = tokensOf(lesson, side).slice(0, LANES);
-    const at = lowest(last.cosine.slice(0, list.length));
-    const boxes = sideOf(lesson).boxes;
-    const example = list.findIndex((one, index) => index !== at && !isSign(one));
-    const told = Math.max(0, example);
-    const facts = {
-      norm: normOf(boxes),
-      layers: sideOf(lesson).n_layers,
-      adds: boxes.filter((box) => box.kind === "add").length,
-      token: tokenAt(list, told),
-      start: shown(first.norm[told], 3),
-      end: shown(last.norm[told], 3),
-    };
-    return {
-      said: words.said(facts),
-      task: list.length < 2 ? null : findTurned(lesson, last.cosine.slice(0, list.length)),
-      spot: link.spot.replace("{side}", side),
-    };
-  },
-);
+const hasSums = (lesson: Lesson): boolean => sideOf(lesson).boxes.some((box) => box.kind === "add");
+
+export const residual = chapterOf("residual", hasSums, async (lesson, words, link) => {
+  const side = answeringSide(lesson.run);
+  const { rows } = await lesson.source.ask("stream", { trace: lesson.meta.id, side });
+  const [first, last] = [rows[0], rows[rows.length - 1]];
+  const list = tokensOf(lesson, side).slice(0, LANES);
+  const at = lowest(last.cosine.slice(0, list.length));
+  const boxes = sideOf(lesson).boxes;
+  const example = list.findIndex((one, index) => index !== at && !isSign(one));
+  const told = Math.max(0, example);
+  const facts = {
+    norm: normOf(boxes),
+    layers: sideOf(lesson).n_layers,
+    adds: boxes.filter((box) => box.kind === "add").length,
+    token: tokenAt(list, told),
+    start: shown(first.norm[told], 3),
+    end: shown(last.norm[told], 3),
+  };
+  return {
+    said: words.said(facts),
+    task: list.length < 2 ? null : findTurned(lesson, last.cosine.slice(0, list.length)),
+    spot: link.spot.replace("{side}", side),
+  };
+});
 
 /** Whether norms stand before the parts, after the additions, or nowhere. */
 export function normOf(boxes: readonly BoxSpec[]): "pre" | "post" | "none" {
@@ -94,44 +92,42 @@ function network(lesson: Lesson): { box: BoxSpec; hidden: string } | null {
   return box === undefined || hidden === undefined ? null : { box, hidden };
 }
 
-export const feedforward = chapterOf(
-  "feedforward",
-  (lesson) => network(lesson) !== null,
-  async (lesson, words, link) => {
-    const { box, hidden } = network(lesson)!;
-    const side = answeringSide(lesson.run);
-    const list = tokensOf(lesson, side);
-    const at = Math.max(
-      0,
-      list.findIndex((one, index) => index > 0 && !isSign(one)),
-    );
-    const numbers = await lesson.source.ask("box", {
-      trace: lesson.meta.id,
-      box: box.name,
-      token: at,
-      key: 0,
-      head: 0,
-    });
-    const units = (numbers.values[hidden] ?? []).map((one) => one ?? 0);
-    const best = highest(units.map(Math.abs));
-    const start = best === 0 ? Math.min(1, units.length - 1) : 0;
-    const facts = {
-      token: tokenAt(list, at),
-      shape: sideOf(lesson).layers[box.layer ?? 0]?.feed_forward ?? "",
-      units: units.length,
-      active: units.filter((one) => one > 0).length,
-      unit: best,
-      value: shown(units[best], 3),
-      program: lesson.run.program?.exact === true,
-    };
-    const own = { box: box.name, token: String(at), value: hidden, [`unit${units.length}`]: String(start) };
-    return {
-      place: { view: link.view, own },
-      said: words.said(facts),
-      task: units.length < 2 || best === start ? null : findUnit(lesson, { box: box.name, token: at, units }),
-    };
-  },
-);
+const hasNetwork = (lesson: Lesson): boolean => network(lesson) !== null;
+
+export const feedforward = chapterOf("feedforward", hasNetwork, async (lesson, words, link) => {
+  const { box, hidden } = network(lesson)!;
+  const side = answeringSide(lesson.run);
+  const list = tokensOf(lesson, side);
+  const at = Math.max(
+    0,
+    list.findIndex((one, index) => index > 0 && !isSign(one)),
+  );
+  const numbers = await lesson.source.ask("box", {
+    trace: lesson.meta.id,
+    box: box.name,
+    token: at,
+    key: 0,
+    head: 0,
+  });
+  const units = (numbers.values[hidden] ?? []).map((one) => one ?? 0);
+  const best = highest(units.map(Math.abs));
+  const start = best === 0 ? Math.min(1, units.length - 1) : 0;
+  const facts = {
+    token: tokenAt(list, at),
+    shape: sideOf(lesson).layers[box.layer ?? 0]?.feed_forward ?? "",
+    units: units.length,
+    active: units.filter((one) => one > 0).length,
+    unit: best,
+    value: shown(units[best], 3),
+    program: lesson.run.program?.exact === true,
+  };
+  const own = { box: box.name, token: String(at), value: hidden, [`unit${units.length}`]: String(start) };
+  return {
+    place: { view: link.view, own },
+    said: words.said(facts),
+    task: units.length < 2 || best === start ? null : findUnit(lesson, { box: box.name, token: at, units }),
+  };
+});
 
 function findUnit(lesson: Lesson, of: { box: string; token: number; units: number[] }): Task {
   const words = lesson.text.feedforward;
@@ -150,32 +146,30 @@ function findUnit(lesson: Lesson, of: { box: string; token: number; units: numbe
   };
 }
 
-export const output = chapterOf(
-  "output",
-  (lesson) => lesson.meta.candidates.some((row) => row.length > 0),
-  async (lesson, words, link) => {
-    const { run, meta } = lesson;
-    const rows = meta.candidates;
-    const at = shownPlace(lesson);
-    const [best, second] = rows[at];
-    const facts = {
-      kind: answerKind(lesson),
-      answers: countText(run.labels?.length ?? run.vocabulary),
-      best: token(best.text),
-      p: percent(best.p),
-      second: second === undefined || second.p < 0.0005 ? null : `${token(second.text)} (${percent(second.p)})`,
-      places: rows.length,
-    };
-    const said = words.said(facts);
-    const plain = { place: { view: link.view, own: {} }, said };
-    if (rows.length > 1) return { ...plain, task: findPlace(lesson) };
-    const total = meta.sites.reduce((sum, site) => sum + site.n_heads, 0);
-    if (!lesson.views.includes("intervene") || total > HEADS_MEASURED) return { ...plain, task: null };
-    const task = await switchOff(lesson, best);
-    const there = { view: "intervene", own: {} } as const;
-    return task === null ? { ...plain, task } : { place: there, said, task, spot: `[data-testid^="head-toggle-"]` };
-  },
-);
+const hasAnswers = (lesson: Lesson): boolean => lesson.meta.candidates.some((row) => row.length > 0);
+
+export const output = chapterOf("output", hasAnswers, async (lesson, words, link) => {
+  const { run, meta } = lesson;
+  const rows = meta.candidates;
+  const at = shownPlace(lesson);
+  const [best, second] = rows[at];
+  const facts = {
+    kind: answerKind(lesson),
+    answers: countText(run.labels?.length ?? run.vocabulary),
+    best: token(best.text),
+    p: percent(best.p),
+    second: second === undefined || second.p < 0.0005 ? null : `${token(second.text)} (${percent(second.p)})`,
+    places: rows.length,
+  };
+  const said = words.said(facts);
+  const plain = { place: { view: link.view, own: {} }, said };
+  if (rows.length > 1) return { ...plain, task: findPlace(lesson) };
+  const total = meta.sites.reduce((sum, site) => sum + site.n_heads, 0);
+  if (!lesson.views.includes("intervene") || total > HEADS_MEASURED) return { ...plain, task: null };
+  const task = await switchOff(lesson, best);
+  const there = { view: "intervene", own: {} } as const;
+  return task === null ? { ...plain, task } : { place: there, said, task, spot: `[data-testid^="head-toggle-"]` };
+});
 
 /** The place of the text whose answer is spoken of. */
 function shownPlace({ run, meta }: Lesson): number {
@@ -263,26 +257,24 @@ async function switchOff(lesson: Lesson, best: Candidate): Promise<Task | null> 
   };
 }
 
-export const sampling = chapterOf(
-  "sampling",
-  (lesson) => lesson.run.target !== "none",
-  async (lesson, words, link) => {
-    const taken = await stepsTaken(lesson, "1");
-    const facts = {
-      steps: taken.length,
-      text: taken.map((one) => one.text).join(" "),
-      translates: lesson.run.target === "writes",
-    };
-    // It opens on the step that was surest, so that there is one to be found.
-    const start = highest(taken.map((one) => one.p)) + 1;
-    const puzzle = taken.length > 1 && !reaches(-taken[start - 1].p, -Math.min(...taken.map((one) => one.p)));
-    return {
-      place: { view: link.view, own: { beam: "1", at: String(Math.max(1, start)) } },
-      said: words.said(facts),
-      task: puzzle ? findUnsure(lesson, link.view) : null,
-    };
-  },
-);
+const hasOutput = (lesson: Lesson): boolean => lesson.run.target !== "none";
+
+export const sampling = chapterOf("sampling", hasOutput, async (lesson, words, link) => {
+  const taken = await stepsTaken(lesson, "1");
+  const facts = {
+    steps: taken.length,
+    text: taken.map((one) => one.text).join(" "),
+    translates: lesson.run.target === "writes",
+  };
+  // It opens on the step that was surest, so that there is one to be found.
+  const start = highest(taken.map((one) => one.p)) + 1;
+  const puzzle = taken.length > 1 && !reaches(-taken[start - 1].p, -Math.min(...taken.map((one) => one.p)));
+  return {
+    place: { view: link.view, own: { beam: "1", at: String(Math.max(1, start)) } },
+    said: words.said(facts),
+    task: puzzle ? findUnsure(lesson, link.view) : null,
+  };
+});
 
 /** The tokens on the best path of the search that the view shows, with their probabilities. */
 async function stepsTaken(lesson: Lesson, beam: string): Promise<{ text: string; p: number }[]> {
@@ -315,33 +307,31 @@ function sitesToChange(lesson: Lesson): SiteMeta[] {
   return cross.length > 0 ? cross : selfSites(lesson);
 }
 
-export const change = chapterOf(
-  "change",
-  (lesson) => sitesToChange(lesson).length > 0,
-  async (lesson, words, link) => {
-    const told = (await focusOf(lesson, sitesToChange(lesson)))!;
-    const { focus, key } = (await decisive(lesson, told)) ?? { focus: told, key: otherKey(told) };
-    const { site, head, query, row, queries, keys } = focus;
-    const facts = {
-      query: tokenAt(queries, query, "query"),
-      key: tokenAt(keys, key ?? focus.key, "key"),
-      best: tokenAt(keys, focus.key, "key"),
-      weight: percent(row.weight[key ?? focus.key]),
-      most: percent(row.weight[focus.key]),
-      score: shown(row.score?.[key ?? focus.key], 3),
-    };
-    const target = lesson.meta.sides.decoder?.ids.slice(1);
-    return {
-      place: {
-        ...{ view: link.view, site: site.name, head, query, key: key ?? focus.key, own: {} },
-        ...(lesson.run.target === "writes" && target ? { target } : {}),
-      },
-      said: words.said(facts),
-      task: key === null ? null : lookElsewhere(lesson, focus, key),
-      question: key === null ? null : await guessAnswer(lesson, focus, key),
-    };
-  },
-);
+const hasSitesToChange = (lesson: Lesson): boolean => sitesToChange(lesson).length > 0;
+
+export const change = chapterOf("change", hasSitesToChange, async (lesson, words, link) => {
+  const told = (await focusOf(lesson, sitesToChange(lesson)))!;
+  const { focus, key } = (await decisive(lesson, told)) ?? { focus: told, key: otherKey(told) };
+  const { site, head, query, row, queries, keys } = focus;
+  const facts = {
+    query: tokenAt(queries, query, "query"),
+    key: tokenAt(keys, key ?? focus.key, "key"),
+    best: tokenAt(keys, focus.key, "key"),
+    weight: percent(row.weight[key ?? focus.key]),
+    most: percent(row.weight[focus.key]),
+    score: shown(row.score?.[key ?? focus.key], 3),
+  };
+  const target = lesson.meta.sides.decoder?.ids.slice(1);
+  return {
+    place: {
+      ...{ view: link.view, site: site.name, head, query, key: key ?? focus.key, own: {} },
+      ...(lesson.run.target === "writes" && target ? { target } : {}),
+    },
+    said: words.said(facts),
+    task: key === null ? null : lookElsewhere(lesson, focus, key),
+    question: key === null ? null : await guessAnswer(lesson, focus, key),
+  };
+});
 
 /** Heads that are tried, those that the answer needs most first, and queries of each. */
 const [HEADS_TRIED, QUERIES_TRIED] = [2, 3];

@@ -142,52 +142,50 @@ function scales(site: SiteMeta, head: number): boolean {
   return Math.abs((site.scale[head] ?? site.scale[0] ?? 1) - 1) > 1e-9;
 }
 
-export const scale = chapterOf(
-  "scale",
-  (lesson) => hasStory(lesson) && story(lesson).some((site) => scales(site, 0)),
-  async (lesson, words, link) => {
-    const focus = await mainFocus(lesson);
-    const { site, head, row, query, key, queries } = focus;
-    const factor = site.scale[head] ?? site.scale[0];
-    const root = Math.sqrt(site.d_head);
-    const plain = Math.abs(factor * root - 1) < 1e-6;
-    const now = Math.max(...row.weight);
-    const unscaled = site.arithmetic.kind === "softmax" ? mostAt(focus, factor) : null;
-    const facts = {
-      query: tokenAt(queries, query, "query"),
-      score: worked([row.score?.[key]], (one) => one * factor, shown, 3)[0],
-      scaled: shown(row.scaled?.[key], 3),
-      d: site.d_head,
-      root: plain ? shown(root, 3) : null,
-      scale: shown(factor, 3),
-      reason: site.arithmetic.scale_reason,
-      now: percent(now),
-      without: plain && unscaled !== null && unscaled > now + 0.02 ? percent(unscaled) : null,
-    };
-    const several = allowedOf(row).filter(Boolean).length > 1;
-    const turned = unscaled === null ? null : turnTemperature(lesson, focus, now);
-    if (link.view === "intervene" && turned !== null && several) {
-      const target = lesson.meta.sides.decoder?.ids.slice(1);
-      return {
-        place: {
-          ...{ view: link.view, site: site.name, head, query, key, own: {} },
-          ...(lesson.run.target === "writes" && target ? { target } : {}),
-        },
-        said: words.said(facts),
-        task: turned,
-        question: guessSharper(lesson, focus, now),
-      };
-    }
-    const seen = allowedOf(row);
-    const start = highest(finite(row.scaled ?? []).map((one, at) => (seen[at] ? one : -Infinity)));
+const scalesScores = (lesson: Lesson): boolean => hasStory(lesson) && story(lesson).some((site) => scales(site, 0));
+
+export const scale = chapterOf("scale", scalesScores, async (lesson, words, link) => {
+  const focus = await mainFocus(lesson);
+  const { site, head, row, query, key, queries } = focus;
+  const factor = site.scale[head] ?? site.scale[0];
+  const root = Math.sqrt(site.d_head);
+  const plain = Math.abs(factor * root - 1) < 1e-6;
+  const now = Math.max(...row.weight);
+  const unscaled = site.arithmetic.kind === "softmax" ? mostAt(focus, factor) : null;
+  const facts = {
+    query: tokenAt(queries, query, "query"),
+    score: worked([row.score?.[key]], (one) => one * factor, shown, 3)[0],
+    scaled: shown(row.scaled?.[key], 3),
+    d: site.d_head,
+    root: plain ? shown(root, 3) : null,
+    scale: shown(factor, 3),
+    reason: site.arithmetic.scale_reason,
+    now: percent(now),
+    without: plain && unscaled !== null && unscaled > now + 0.02 ? percent(unscaled) : null,
+  };
+  const several = allowedOf(row).filter(Boolean).length > 1;
+  const turned = unscaled === null ? null : turnTemperature(lesson, focus, now);
+  if (link.view === "intervene" && turned !== null && several) {
+    const target = lesson.meta.sides.decoder?.ids.slice(1);
     return {
-      place: stepsPlace("scale", focus, start),
+      place: {
+        ...{ view: link.view, site: site.name, head, query, key, own: {} },
+        ...(lesson.run.target === "writes" && target ? { target } : {}),
+      },
       said: words.said(facts),
-      task: several ? findLowest(lesson, focus, start) : null,
-      spot: linkOf("scale", ["steps"])!.spot,
+      task: turned,
+      question: guessSharper(lesson, focus, now),
     };
-  },
-);
+  }
+  const seen = allowedOf(row);
+  const start = highest(finite(row.scaled ?? []).map((one, at) => (seen[at] ? one : -Infinity)));
+  return {
+    place: stepsPlace("scale", focus, start),
+    said: words.said(facts),
+    task: several ? findLowest(lesson, focus, start) : null,
+    spot: linkOf("scale", ["steps"])!.spot,
+  };
+});
 
 /** The largest weight of the row if its scaled scores are divided by a temperature: positions and mask stay. */
 function mostAt({ row }: Focus, temperature: number): number {
@@ -263,37 +261,35 @@ function findLowest(lesson: Lesson, focus: Focus, start: number): Task | null {
   };
 }
 
-export const mask = chapterOf(
-  "mask",
-  (lesson) => story(lesson).some((site) => site.arithmetic.masks),
-  async (lesson, words) => {
-    const site = story(lesson).findLast((one) => one.arithmetic.masks)!;
-    const focus = (await focusOf(lesson, [site]))!;
-    const tile = { site: site.name, head: focus.head, step: "allowed", level: 0, row: 0, column: 0 } as const;
-    const { rows, columns, data } = await lesson.source.ask("tile", { trace: lesson.meta.id, ...tile });
-    const counts = Array.from({ length: rows }, (_, query) =>
-      data.subarray(query * columns, (query + 1) * columns).reduce((sum, one) => sum + (one > 0 ? 1 : 0), 0),
-    );
-    const start = rows - 1;
-    const facts = {
-      causal: site.arithmetic.causal,
-      writes: lesson.run.target === "writes",
-      hidden: countText(rows * columns - counts.reduce((sum, one) => sum + one, 0)),
-      total: rows * columns,
-      first: token(focus.queries[0], "query"),
-      blocked: shown(site.arithmetic.blocked),
-    };
-    // The count that the fewest queries have is the best puzzle; that of the query it opens on is none.
-    const others = counts.filter((count) => count !== counts[start] && count > 0);
-    const wanted = others.toSorted((one, other) => often(counts, one) - often(counts, other) || other - one);
-    const middle = wanted[Math.floor(wanted.length / 2)];
-    return {
-      place: { view: "head", site: site.name, head: focus.head, query: start, key: null, own: {} },
-      said: words.said(facts),
-      task: middle === undefined ? null : countKeys(lesson, focus, counts, middle),
-    };
-  },
-);
+const hidesKeys = (lesson: Lesson): boolean => story(lesson).some((site) => site.arithmetic.masks);
+
+export const mask = chapterOf("mask", hidesKeys, async (lesson, words) => {
+  const site = story(lesson).findLast((one) => one.arithmetic.masks)!;
+  const focus = (await focusOf(lesson, [site]))!;
+  const tile = { site: site.name, head: focus.head, step: "allowed", level: 0, row: 0, column: 0 } as const;
+  const { rows, columns, data } = await lesson.source.ask("tile", { trace: lesson.meta.id, ...tile });
+  const counts = Array.from({ length: rows }, (_, query) =>
+    data.subarray(query * columns, (query + 1) * columns).reduce((sum, one) => sum + (one > 0 ? 1 : 0), 0),
+  );
+  const start = rows - 1;
+  const facts = {
+    causal: site.arithmetic.causal,
+    writes: lesson.run.target === "writes",
+    hidden: countText(rows * columns - counts.reduce((sum, one) => sum + one, 0)),
+    total: rows * columns,
+    first: token(focus.queries[0], "query"),
+    blocked: shown(site.arithmetic.blocked),
+  };
+  // The count that the fewest queries have is the best puzzle; that of the query it opens on is none.
+  const others = counts.filter((count) => count !== counts[start] && count > 0);
+  const wanted = others.toSorted((one, other) => often(counts, one) - often(counts, other) || other - one);
+  const middle = wanted[Math.floor(wanted.length / 2)];
+  return {
+    place: { view: "head", site: site.name, head: focus.head, query: start, key: null, own: {} },
+    said: words.said(facts),
+    task: middle === undefined ? null : countKeys(lesson, focus, counts, middle),
+  };
+});
 
 function often(counts: number[], count: number): number {
   return counts.filter((one) => one === count).length;
@@ -491,41 +487,39 @@ function findGiver(lesson: Lesson, focus: Focus): Task {
   };
 }
 
-export const heads = chapterOf(
-  "heads",
-  (lesson) => rivals(lesson, story(lesson).at(-1)).length > 1,
-  async (lesson, words, link) => {
-    const focus = await mainFocus(lesson);
-    const all = rivals(lesson, focus.site);
-    const byLayer = all[0].site.n_heads === 1;
-    const rows = await Promise.all(
-      all.map(({ site, head }) =>
-        lesson.source.ask("row", { trace: lesson.meta.id, site: site.name, head, query: focus.query }),
-      ),
-    );
-    const weights = rows.map((row) => row.weight[focus.key]);
-    const start = lowest(weights);
-    const { site, head } = all[start];
-    const job = lesson.run.program?.layers
-      .flatMap((layer) => layer.heads)
-      .find((one) => one.site === site.name && one.head === head)?.words;
-    const facts = {
-      heads: site.n_heads,
-      layers: new Set(lesson.meta.sites.map((one) => one.layer)).size,
-      total: lesson.meta.sites.reduce((total, one) => total + one.n_heads, 0),
-      query: tokenAt(focus.queries, focus.query, "query"),
-      key: tokenAt(focus.keys, focus.key, "key"),
-      job: lesson.run.program?.exact === true ? (job ?? null) : null,
-    };
-    const puzzle = !reaches(weights[start], Math.max(...weights));
-    return {
-      place: { view: "head", site: site.name, head, query: focus.query, key: focus.key, own: {} },
-      said: words.said(facts),
-      task: puzzle ? findHead(lesson, focus, all, byLayer) : null,
-      spot: byLayer ? `[data-testid="place"]` : link.spot,
-    };
-  },
-);
+const hasRivals = (lesson: Lesson): boolean => rivals(lesson, story(lesson).at(-1)).length > 1;
+
+export const heads = chapterOf("heads", hasRivals, async (lesson, words, link) => {
+  const focus = await mainFocus(lesson);
+  const all = rivals(lesson, focus.site);
+  const byLayer = all[0].site.n_heads === 1;
+  const rows = await Promise.all(
+    all.map(({ site, head }) =>
+      lesson.source.ask("row", { trace: lesson.meta.id, site: site.name, head, query: focus.query }),
+    ),
+  );
+  const weights = rows.map((row) => row.weight[focus.key]);
+  const start = lowest(weights);
+  const { site, head } = all[start];
+  const job = lesson.run.program?.layers
+    .flatMap((layer) => layer.heads)
+    .find((one) => one.site === site.name && one.head === head)?.words;
+  const facts = {
+    heads: site.n_heads,
+    layers: new Set(lesson.meta.sites.map((one) => one.layer)).size,
+    total: lesson.meta.sites.reduce((total, one) => total + one.n_heads, 0),
+    query: tokenAt(focus.queries, focus.query, "query"),
+    key: tokenAt(focus.keys, focus.key, "key"),
+    job: lesson.run.program?.exact === true ? (job ?? null) : null,
+  };
+  const puzzle = !reaches(weights[start], Math.max(...weights));
+  return {
+    place: { view: "head", site: site.name, head, query: focus.query, key: focus.key, own: {} },
+    said: words.said(facts),
+    task: puzzle ? findHead(lesson, focus, all, byLayer) : null,
+    spot: byLayer ? `[data-testid="place"]` : link.spot,
+  };
+});
 
 /** The heads of the story's layer, in one of which it is told; where that has one, the layers. */
 function rivals(lesson: Lesson, site: SiteMeta | undefined): { site: SiteMeta; head: number }[] {
@@ -562,26 +556,24 @@ function findHead(
   };
 }
 
-export const cross = chapterOf(
-  "cross",
-  (lesson) => crossSites(lesson).length > 0,
-  async (lesson, words) => {
-    const focus = (await focusOf(lesson, crossSites(lesson), swapped))!;
-    const { site, head, query, key, row, queries, keys } = focus;
-    const facts = {
-      query: tokenAt(queries, query, "query"),
-      key: tokenAt(keys, key, "key"),
-      weight: percent(row.weight[key]),
-      writes: token(lesson.meta.candidates[query]?.[0]?.text ?? ""),
-    };
-    const wanted = await lookedAtByAnother(lesson, focus);
-    return {
-      place: { view: "head", site: site.name, head, query, key, own: {} },
-      said: words.said(facts),
-      task: wanted === null ? null : findLooker(lesson, focus, wanted),
-    };
-  },
-);
+const readsAcross = (lesson: Lesson): boolean => crossSites(lesson).length > 0;
+
+export const cross = chapterOf("cross", readsAcross, async (lesson, words) => {
+  const focus = (await focusOf(lesson, crossSites(lesson), swapped))!;
+  const { site, head, query, key, row, queries, keys } = focus;
+  const facts = {
+    query: tokenAt(queries, query, "query"),
+    key: tokenAt(keys, key, "key"),
+    weight: percent(row.weight[key]),
+    writes: token(lesson.meta.candidates[query]?.[0]?.text ?? ""),
+  };
+  const wanted = await lookedAtByAnother(lesson, focus);
+  return {
+    place: { view: "head", site: site.name, head, query, key, own: {} },
+    said: words.said(facts),
+    task: wanted === null ? null : findLooker(lesson, focus, wanted),
+  };
+});
 
 /** A row in which the two texts have another order: it looks further back than a row before it. */
 export function swapped(_: Float32Array, query: number, tops: readonly number[]): number {

@@ -37,27 +37,25 @@ export function openedToken(now: Now, side: SideName): number | null {
   return now.view === "model" && what === "token" && of === side ? Number(at) : null;
 }
 
-export const tokens = chapterOf(
-  "tokens",
-  () => true,
-  async (lesson, words, link) => {
-    const side = readingSide(lesson);
-    const list = tokensOf(lesson, side);
-    const ids = lesson.meta.sides[side]?.ids ?? [];
-    const listed = list.slice(0, LISTED).map((one) => token(one));
-    const facts = {
-      list: listed.join(", ") + (list.length > LISTED ? ", …" : ""),
-      count: list.length,
-      vocabulary: countText(lesson.run.vocabulary),
-      starts: isSign(list[0]) && list.length > 1 ? token(list[0]) : null,
-    };
-    return {
-      said: words.said(facts),
-      task: list.length < 2 ? null : findId(lesson, side, ids, list),
-      spot: link.spot.replace("{side}", side),
-    };
-  },
-);
+const always = (): boolean => true;
+
+export const tokens = chapterOf("tokens", always, async (lesson, words, link) => {
+  const side = readingSide(lesson);
+  const list = tokensOf(lesson, side);
+  const ids = lesson.meta.sides[side]?.ids ?? [];
+  const listed = list.slice(0, LISTED).map((one) => token(one));
+  const facts = {
+    list: listed.join(", ") + (list.length > LISTED ? ", …" : ""),
+    count: list.length,
+    vocabulary: countText(lesson.run.vocabulary),
+    starts: isSign(list[0]) && list.length > 1 ? token(list[0]) : null,
+  };
+  return {
+    said: words.said(facts),
+    task: list.length < 2 ? null : findId(lesson, side, ids, list),
+    spot: link.spot.replace("{side}", side),
+  };
+});
 
 function findId(lesson: Lesson, side: SideName, ids: readonly number[], list: readonly string[]): Task {
   const words = lesson.text.tokens;
@@ -73,17 +71,13 @@ function findId(lesson: Lesson, side: SideName, ids: readonly number[], list: re
   };
 }
 
-export const embedding = chapterOf(
-  "embedding",
-  () => true,
-  async (lesson, _, link) => {
-    const site = lesson.meta.sites.find((one) => one.slot === "attention" && one.side === readingSide(lesson));
-    const several = tokensOf(lesson, readingSide(lesson)).length > 1;
-    const opened = openEmbedding(lesson, linkOf("embedding", ["model"])!);
-    if (link.view !== "meaning" || site === undefined || !several) return opened;
-    return (await compareEmbeddings(lesson, link, site)) ?? opened;
-  },
-);
+export const embedding = chapterOf("embedding", always, async (lesson, _, link) => {
+  const site = lesson.meta.sites.find((one) => one.slot === "attention" && one.side === readingSide(lesson));
+  const several = tokensOf(lesson, readingSide(lesson)).length > 1;
+  const opened = openEmbedding(lesson, linkOf("embedding", ["model"])!);
+  if (link.view !== "meaning" || site === undefined || !several) return opened;
+  return (await compareEmbeddings(lesson, link, site)) ?? opened;
+});
 
 /** Null where no two tokens are more alike than others: a compiled program's are all equally far apart. */
 async function compareEmbeddings(lesson: Lesson, link: Link, site: SiteMeta): Promise<Prepared | null> {
@@ -191,25 +185,23 @@ export function positionKind({ run, meta }: Lesson): { how: "added" | "turned" |
   return { how: inside.arithmetic.turns ? "turned" : "biased", kind: inside.words.position };
 }
 
-export const position = chapterOf(
-  "position",
-  (lesson) => positionKind(lesson) !== null && placeForPosition(lesson) !== null,
-  async (lesson, words) => {
-    const list = tokensOf(lesson, readingSide(lesson));
-    const { link, own } = placeForPosition(lesson)!;
-    const near = list.slice(0, POSITIONS);
-    const word = near.findLastIndex((one) => !isSign(one));
-    const wanted = word > 0 ? word : near.length - 1;
-    const plain = near.filter((one) => !isSign(one));
-    const causal = lesson.meta.sites.every((site) => site.arithmetic.causal);
-    const [first, second] = (plain.length > 1 ? plain : near).map((one) => token(one));
-    return {
-      place: { view: link.view, own },
-      said: words.said({ ...positionKind(lesson)!, first, second: second ?? first, causal }),
-      task: wanted < 1 ? null : goToPosition(lesson, link, wanted, list),
-    };
-  },
-);
+const knowsOrder = (lesson: Lesson): boolean => positionKind(lesson) !== null && placeForPosition(lesson) !== null;
+
+export const position = chapterOf("position", knowsOrder, async (lesson, words) => {
+  const list = tokensOf(lesson, readingSide(lesson));
+  const { link, own } = placeForPosition(lesson)!;
+  const near = list.slice(0, POSITIONS);
+  const word = near.findLastIndex((one) => !isSign(one));
+  const wanted = word > 0 ? word : near.length - 1;
+  const plain = near.filter((one) => !isSign(one));
+  const causal = lesson.meta.sites.every((site) => site.arithmetic.causal);
+  const [first, second] = (plain.length > 1 ? plain : near).map((one) => token(one));
+  return {
+    place: { view: link.view, own },
+    said: words.said({ ...positionKind(lesson)!, first, second: second ?? first, causal }),
+    task: wanted < 1 ? null : goToPosition(lesson, link, wanted, list),
+  };
+});
 
 function placeForPosition(lesson: Lesson): { link: Link; own: Record<string, string> } | null {
   const link = linkOf("position", lesson.views);
