@@ -1,11 +1,13 @@
 """The messages between server and page: the page's types are written from ours, and every reply is what they say."""
 
+import re
 import types
 import typing
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
 
+from clearhead.exercises.lesson import CHAPTERS
 from clearhead.serve.question_table import QUESTIONS
 from clearhead.serve.questions.question import answer_type
 from clearhead.serve.questions.stream import Stream
@@ -56,6 +58,12 @@ def dict_faults(value: object, wanted: Any, at: str) -> list[str]:
 
 def test_the_pages_types_are_written_from_ours():
     assert WRITTEN.read_text(encoding="utf-8") == typescript(), "run `python -m tests.serve.write_messages`"
+
+
+def test_the_chapters_that_a_lesson_names_are_those_of_the_page():
+    links = (WRITTEN.parents[1] / "learn" / "links.ts").read_text(encoding="utf-8")
+    table = links.split("export const LINKS = {", 1)[1].split("\n}", 1)[0]
+    assert re.findall(r"^  (\w+): \[", table, re.MULTILINE) == list(CHAPTERS)
 
 
 def test_a_fault_of_every_kind_is_found():

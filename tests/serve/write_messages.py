@@ -7,7 +7,6 @@ import itertools
 import re
 from pathlib import Path
 
-from clearhead.exercises.lesson import CHAPTERS
 from clearhead.serve import answer_key, edit_json, traced
 from clearhead.serve.question_table import QUESTIONS
 from clearhead.serve.questions import question
@@ -82,8 +81,6 @@ def tables() -> list[str]:
     types = [f"  {name}: {{ asks: {kind.__name__}; answers: {answer} }};" for name, (kind, answer) in rows.items()]
     told = {name: "sent" if kind.sent else forms.get(answer_type(kind)) for name, (kind, _) in rows.items()}
     return [
-        "/** The chapters of Learn, as a lesson names them (clearhead/exercises/lesson.py). */\n"
-        "export type ChapterName =" + "".join(f'\n  | "{name}"' for name in CHAPTERS) + ";",
         "/** Row by row. */\nexport interface Matrix {\n  rows: number;\n  columns: number;\n  data: Float32Array;\n}",
         "/** Head by head, row by row. */\n"
         "export interface Thumbs {\n  heads: number;\n  rows: number;\n  columns: number;\n  data: Uint8Array;\n}",

@@ -1,8 +1,6 @@
 /** Which view each chapter leads to, and what it points at there: the one table to change when a better view lands. */
 
-import type { ChapterName, ViewName } from "../lib/source";
-
-export type { ChapterName };
+import type { ViewName } from "../lib/source";
 
 /** A view a chapter can be told in, and the element it is told of. `{…}` is filled in by the chapter. */
 export interface Link {
@@ -13,7 +11,7 @@ export interface Link {
 const id = (name: string): string => `[data-testid="${name}"]`;
 
 /** The first view that the page has is taken; without any the chapter is left out. */
-export const LINKS: Record<ChapterName, readonly Link[]> = {
+export const LINKS = {
   tokens: [{ view: "model", spot: id("tokens-{side}") }],
   embedding: [
     { view: "meaning", spot: id("spaces-embedding") },
@@ -43,12 +41,14 @@ export const LINKS: Record<ChapterName, readonly Link[]> = {
   film: [{ view: "head", spot: id("step-bar") }],
   change: [{ view: "intervene", spot: id("score-input") }],
   summary: [{ view: "model", spot: id("view-model") }],
-};
+} satisfies Record<string, readonly Link[]>;
+
+export type ChapterName = keyof typeof LINKS;
 
 /** The chapters in their order. */
 export const CHAPTERS = Object.keys(LINKS) as ChapterName[];
 
 /** Return where a chapter is told on a page with these views; null where it cannot be. */
 export function linkOf(name: ChapterName, views: readonly ViewName[]): Link | null {
-  return LINKS[name].find((link) => views.includes(link.view)) ?? null;
+  return (LINKS[name] as readonly Link[]).find((link) => views.includes(link.view)) ?? null;
 }

@@ -950,29 +950,6 @@ export interface AnswerKey {
   slips: Record<string, SlipKey>;
 }
 
-/** The chapters of Learn, as a lesson names them (clearhead/exercises/lesson.py). */
-export type ChapterName =
-  | "tokens"
-  | "embedding"
-  | "position"
-  | "vectors"
-  | "score"
-  | "scale"
-  | "mask"
-  | "softmax"
-  | "sum"
-  | "roles"
-  | "heads"
-  | "cross"
-  | "residual"
-  | "feedforward"
-  | "layers"
-  | "output"
-  | "sampling"
-  | "film"
-  | "change"
-  | "summary";
-
 /** Row by row. */
 export interface Matrix {
   rows: number;

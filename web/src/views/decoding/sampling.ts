@@ -20,17 +20,8 @@ export function modeOf(own: Record<string, string>, run: RunFacts | null): Mode 
   return run?.target === "continues" && run.program === undefined ? "sample" : "beam";
 }
 
-export interface Settings {
-  temperature: number;
-  topK: number | null;
-  topP: number;
-  seed: number;
-  /** How many tokens have been added. */
-  tokens: number;
-}
-
-/** The settings of an address; what cannot be is as if it were not there. */
-export function settingsOf(own: Record<string, string>): Settings {
+/** The settings of an address, and how many tokens have been added; what cannot be is as if it were not there. */
+export function settingsOf(own: Record<string, string>) {
   const whole = (name: string, least: number, most: number): number | null => {
     const value = Number(own[name] ?? "x");
     return Number.isInteger(value) && value >= least && value <= most ? value : null;

@@ -2,15 +2,9 @@
 
 import type { MysteryModel } from "../../lib/source";
 
-export interface Experiment {
-  /** The answers; null to what is none of its texts. */
-  answer: string | null;
-  otherAnswer: string | null;
-  /** For each edge, the answer to the first text if this edge alone carries the other's; null if they are not alike long. */
-  patched: { answer: string; changed: boolean }[] | null;
-}
-
-export function experiment(model: MysteryModel, text: string, other: string): Experiment {
+/** Return the answers to two texts, null to what is none of its texts; and for each edge the answer to the first if this
+ * edge alone carries the other's, null if they are not alike long. */
+export function experiment(model: MysteryModel, text: string, other: string) {
   const [one, two] = [text, other].map((each) => model.texts.indexOf(each));
   const answer = one < 0 ? null : shown(model.answers[one]);
   const otherAnswer = two < 0 ? null : shown(model.answers[two]);

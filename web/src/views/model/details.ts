@@ -1,23 +1,10 @@
 /** What is told of a token when it is opened. */
 
-import type { Candidate, Lens, Meta, RunFacts, SideName, Stream } from "../../lib/source";
+import type { Lens, Meta, RunFacts, SideName, Stream } from "../../lib/source";
 import { piece } from "../../lib/words";
 import { t } from "../../text";
 
-export interface DetailRow {
-  name: string;
-  norm: number;
-  cosine: number;
-  guesses?: Candidate[];
-}
-
-export interface Details {
-  title: string;
-  words: string;
-  /** What the rows are: tokens, or places along the way. */
-  of?: string;
-  rows?: DetailRow[];
-}
+export type Details = ReturnType<typeof tokenDetails>;
 
 export interface Known {
   run: RunFacts;
@@ -27,7 +14,7 @@ export interface Known {
 }
 
 /** Of a token: its vector at every place along its way. */
-export function tokenDetails(side: SideName, token: number, known: Known): Details {
+export function tokenDetails(side: SideName, token: number, known: Known) {
   const meta = known.meta.sides[side];
   const lens = known.lens?.side === side ? known.lens : null;
   return {

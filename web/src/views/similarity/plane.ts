@@ -6,16 +6,8 @@ import { t } from "../../text";
 
 export type Vector2 = readonly [number, number];
 
-export interface Measures {
-  dot: number;
-  scaled: number;
-  cosine: number;
-  /** In degrees, from 0 to 180; null where a vector is zero and there is none. */
-  angle: number | null;
-  lengths: [number, number];
-}
-
-export function measure(a: ArrayLike<number>, b: ArrayLike<number>): Measures {
+/** Return what is computed of two vectors; the angle in degrees, from 0 to 180, or null where a vector is zero. */
+export function measure(a: ArrayLike<number>, b: ArrayLike<number>) {
   const lengths: [number, number] = [length(a), length(b)];
   const product = dot(a, b);
   const fit = cosine(a, b);

@@ -53,17 +53,10 @@ export function briefly(weight: number): string {
   return weight !== 0 && Math.abs(weight) < 5e-4 ? figures(weight, 2) : shown(weight, 3);
 }
 
-/** What a score is multiplied by, as it is said: "÷ √64 = ÷ 8". */
-export interface ScaleWords {
-  /** What stands between the score and its result; "" if nothing is done. */
-  by: string;
-  /** The same as one plain number, where that says more. */
-  plain: string;
-  why: string;
-}
-
-/** `reason` is the server's: why a scale is what it is, where it is not 1/√d_head. */
-export function scaleWords(scale: number, width: number, reason: string): ScaleWords {
+/** What a score is multiplied by, as it is said: "÷ √64 = ÷ 8". `by` stands between the score and its result, "" if
+ * nothing is done; `plain` is the same as one number, where that says more. `reason` is the server's: why a scale is what
+ * it is, where it is not 1/√d_head. */
+export function scaleWords(scale: number, width: number, reason: string) {
   if (scale === 1) return { by: "", plain: "", why: t.steps.noScale };
   if (Math.abs(scale * Math.sqrt(width) - 1) < 1e-5) {
     return { by: `÷ √${width}`, plain: `÷ ${short(Math.sqrt(width))}`, why: t.steps.scaleWhy };
@@ -153,21 +146,14 @@ export function rowRule(
   return t.steps.sigmoidRule(written, by, near(offset, -Math.log(allowed)) ? allowed : null);
 }
 
-export interface Amount {
-  key: number;
-  masked: number | null;
-  /** e^(masked − highest) of softmax, φ(q)·φ(k) of a kernel; null where a weighting has no such thing. */
-  amount: number | null;
-  weight: number;
-}
-
-/** Every key's amount in a row: what the weights are shares of. */
+/** Every key's amount in a row, what the weights are shares of: e^(masked − highest) of softmax, φ(q)·φ(k) of a kernel;
+ * null where a weighting has no such thing. */
 export function amounts(
   kind: WeightingKind,
   masked: ArrayLike<number | null>,
   weight: ArrayLike<number>,
   temperature = 1,
-): Amount[] {
+) {
   const finite = Array.from(masked).filter((value): value is number => value !== null);
   const highest = finite.reduce((most, value) => Math.max(most, value), -Infinity);
   return Array.from(weight, (share, key) => ({
