@@ -10,20 +10,14 @@ export type Caveat =
   | "outputs" // the same text, but each wrote its own output
   | "site"; // the second has no such site
 
-export interface Comparison {
-  /** Whether a cell stands for the same query and key in both. */
-  cells: boolean;
-  caveats: Caveat[];
-}
-
 export interface Shown {
   run: Pick<RunFacts, "name" | "path" | "vocabulary">;
   meta: Pick<Meta, "source" | "sides">;
   site: Pick<SiteMeta, "name" | "query_side" | "key_side"> | null;
 }
 
-/** What of two traces can be compared. */
-export function comparisonOf(one: Shown, other: Shown): Comparison {
+/** What of two traces can be compared: whether a cell stands for the same query and key in both, and what to beware of. */
+export function comparisonOf(one: Shown, other: Shown): { cells: boolean; caveats: Caveat[] } {
   const caveats: Caveat[] = [];
   if (one.run.path !== other.run.path) {
     caveats.push("run");

@@ -445,14 +445,8 @@ export const sum = chapterOf("sum", hasStory, async (lesson, words) => {
   };
 });
 
-interface Given {
-  weight: number;
-  length: number;
-  amount: number;
-}
-
 /** How long the share of each key is in what a query takes. */
-async function givenBy(lesson: Lesson, id: string, { site, head, query }: Focus): Promise<Given[]> {
+async function givenBy(lesson: Lesson, id: string, { site, head, query }: Focus) {
   const [row, values] = await Promise.all([
     lesson.source.ask("row", { trace: id, site: site.name, head, query }),
     lesson.source.ask("vectors", { trace: id, site: site.name, head, role: "value" }),

@@ -56,17 +56,9 @@ export const roles = chapterOf("roles", hasSpaces, async (lesson, words, link) =
   };
 });
 
-interface Mirrored {
-  row: number;
-  column: number;
-  /** The cosine of the row's query with the column's key, and the other way round. */
-  there: number;
-  back: number;
-  apart: number;
-}
-
-/** Every pair of different places, the least mutual first. */
-function mirrored({ query_key: table }: Pick<Spaces, "query_key">): Mirrored[] {
+/** Every pair of different places, the least mutual first: the cosine of the row's query with the column's key, the other
+ * way round, and how far they are apart. */
+function mirrored({ query_key: table }: Pick<Spaces, "query_key">) {
   const found = table.flatMap((cells, row) =>
     cells.slice(0, row).map((there, column) => {
       const back = table[column][row];

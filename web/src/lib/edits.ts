@@ -128,18 +128,11 @@ function toldUnit(edit: StepEdit, words: Words): string {
   return `${edit.step === "hidden" ? "" : `${edit.step}, `}${t.edits.unit(edit.unit ?? 0)}${where} ${change}`;
 }
 
-/** Edits that are told and taken back together. */
-export interface EditGroup {
-  at: string;
-  words: string;
-  edits: EditJson[];
-}
-
 /** Past so many cells of one head and step, they are told as one. */
 const SINGLY = 3;
 
-/** The edits as a person made them: many cells of one head, as a designed head has them, are one. */
-export function groupsOf(edits: readonly EditJson[], words: (at: string) => Words): EditGroup[] {
+/** The edits that are told and taken back together, as a person made them: many cells of one head, as a designed head has them, are one. */
+export function groupsOf(edits: readonly EditJson[], words: (at: string) => Words) {
   const groups = new Map<string, EditJson[]>();
   for (const edit of edits) {
     const name = isSwap(edit) ? spotOf(edit) : JSON.stringify([edit.at, edit.step, edit.head ?? null]);
@@ -154,7 +147,7 @@ export function groupsOf(edits: readonly EditJson[], words: (at: string) => Word
   });
 }
 
-function groupOf(edits: EditJson[], words: string): EditGroup {
+function groupOf(edits: EditJson[], words: string) {
   return { at: edits[0].at, words, edits };
 }
 

@@ -6,15 +6,6 @@ import type { Spaces } from "../../lib/source";
 export const PLACES_AT_ONCE = 16;
 const FIRST = 8;
 
-export interface Pair {
-  index: number;
-  token: string;
-  embedding: number;
-  query_key: number;
-  score: number;
-  value: number;
-}
-
 /** The places written in the address; the first few of the text where there are none that fit. */
 export function chosenPlaces(written: string | null, count: number): number[] {
   const read = (written ?? "").split(",").map((part) => (/^\d+$/.test(part) ? Number(part) : NaN));
@@ -30,7 +21,7 @@ export function pairOf(written: string | null, count: number): [number, number] 
 }
 
 /** Every other token beside the one of a row, in the order of the text. */
-export function pairsFrom(spaces: Spaces, row: number): Pair[] {
+export function pairsFrom(spaces: Spaces, row: number) {
   return spaces.tokens.map((token, index) => ({
     index,
     token,

@@ -12,12 +12,6 @@ export interface TreeNode {
   right: number | null;
 }
 
-export interface Tree {
-  nodes: TreeNode[];
-  width: number;
-  levels: number;
-}
-
 const LETTER = 8;
 const GAP = 10;
 
@@ -27,7 +21,7 @@ function wide(text: string): number {
 
 /** The tree, its leaves side by side with room for their text and for a rank between two, and each merge wide enough for
  * its own. */
-export function treeOf(parts: readonly MergePart[]): Tree {
+export function treeOf(parts: readonly MergePart[]) {
   const leaves = parts.filter((part) => part.left === null).length;
   const total = parts.at(-1)?.text ?? "";
   const least = wide(total);
