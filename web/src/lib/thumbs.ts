@@ -1,6 +1,7 @@
 /** Small pictures of heads. */
 
 import { type Shade, table } from "./colours";
+import { canvasOf } from "./paint.svelte";
 import { shareOf, weightScale } from "./scale";
 import type { Matrix, Thumbs } from "./source";
 
@@ -32,24 +33,21 @@ function thumbWeights({ rows, columns, data }: Thumbs, head: number): Matrix {
 }
 
 /** Paints one head's weights on a scale of its own: a pattern that is there is seen. Masked places are hatched. */
-function paintThumb(canvas: HTMLCanvasElement, thumbs: Thumbs, head: number, theme: Shade): void {
+function paintThumb(thumbs: Thumbs, head: number, theme: Shade): HTMLCanvasElement {
   const { rows, columns } = thumbs;
   const weights = thumbWeights(thumbs, head);
   const scale = weightScale(weights);
   const each = Math.max(1, Math.floor(SIDE / Math.max(rows, columns, 1)));
-  const pixels = new ImageData(columns * each, rows * each);
+  const pixels = new Uint32Array(columns * each * rows * each);
   const colours = new Uint32Array(table("sequential", theme).buffer);
   const cells = Uint32Array.from(weights.data, (weight) => colours[Math.round(shareOf(weight, scale) * 255)]);
-  const painted = new Uint32Array(pixels.data.buffer);
-  for (let y = 0; y < pixels.height; y++)
-    for (let x = 0; x < pixels.width; x++) {
+  for (let y = 0; y < rows * each; y++)
+    for (let x = 0; x < columns * each; x++) {
       const cell = Math.floor(y / each) * columns + Math.floor(x / each);
       const hatched = (x + y) % APART === 0 ? LINE[theme] : GROUND[theme];
-      painted[y * pixels.width + x] = Number.isNaN(weights.data[cell]) ? hatched : cells[cell];
+      pixels[y * columns * each + x] = Number.isNaN(weights.data[cell]) ? hatched : cells[cell];
     }
-  canvas.width = pixels.width;
-  canvas.height = pixels.height;
-  canvas.getContext("2d")!.putImageData(pixels, 0, 0);
+  return canvasOf(pixels, columns * each);
 }
 
 /** Pictures that were painted: of a deep model hundreds are asked for again whenever another layer arrives. */
@@ -60,11 +58,7 @@ export function thumbPicture(thumbs: Thumbs, head: number, theme: Shade): HTMLCa
   const known = painted.get(thumbs) ?? new Map<string, HTMLCanvasElement>();
   painted.set(thumbs, known);
   const name = `${theme} ${head}`;
-  let canvas = known.get(name);
-  if (canvas === undefined) {
-    canvas = document.createElement("canvas");
-    paintThumb(canvas, thumbs, head, theme);
-    known.set(name, canvas);
-  }
+  const canvas = known.get(name) ?? paintThumb(thumbs, head, theme);
+  known.set(name, canvas);
   return canvas;
 }

@@ -1,6 +1,7 @@
 /** Tiles that are there, tiles on their way, and which to ask for next. */
 
 import { Cache } from "./cache";
+import { canvasOf } from "./paint.svelte";
 import type { HeadChoice, Matrix, MatrixStep, SiteMeta, Source } from "./source";
 import { sizeAt, TILE, tileName, type TilePlace } from "./tiles";
 
@@ -135,16 +136,11 @@ export class TileStore {
   }
 
   private paint(matrix: Matrix, highest: Float32Array | null): HTMLCanvasElement {
-    const picture = document.createElement("canvas");
-    picture.width = matrix.columns;
-    picture.height = matrix.rows;
-    const pixels = new ImageData(matrix.columns, matrix.rows);
-    const whole = new Uint32Array(pixels.data.buffer);
-    for (let index = 0; index < whole.length; index++) {
+    const pixels = new Uint32Array(matrix.data.length);
+    for (let index = 0; index < pixels.length; index++) {
       const most = highest?.[Math.floor(index / matrix.columns)] ?? 1;
-      whole[index] = this.colour(matrix.data[index] / (most || 1));
+      pixels[index] = this.colour(matrix.data[index] / (most || 1));
     }
-    picture.getContext("2d")!.putImageData(pixels, 0, 0);
-    return picture;
+    return canvasOf(pixels, matrix.columns);
   }
 }
