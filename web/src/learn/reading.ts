@@ -1,9 +1,9 @@
 /** The chapters before attention: tokens, embedding, position. */
 
 import { highest } from "../lib/arithmetic";
-import { countText, local } from "../lib/local";
+import { countText } from "../lib/local";
 import { chosenPlaces, pairOf } from "../views/meaning/pairs";
-import { shown } from "../lib/words";
+import { hundredths } from "../lib/words";
 import type { SideName, SiteMeta, Spaces } from "../lib/source";
 import {
   chapterOf,
@@ -101,7 +101,7 @@ async function compareEmbeddings(lesson: Lesson, link: Link, site: SiteMeta): Pr
     d: side.d_model,
     one: token(spaces.tokens[start.row]),
     other: token(spaces.tokens[start.column]),
-    cosine: cosine(start.value),
+    cosine: hundredths(start.value),
     named: run.directions !== undefined,
   };
   const own = { space: "embedding", places: compared.join(","), pair: `${start.row},${start.column}` };
@@ -141,7 +141,7 @@ function findPair(lesson: Lesson, site: SiteMeta): Task {
       const [one, other] = [spaces.tokens[row], spaces.tokens[column]];
       if (one === other) return unsolved(words.same);
       const value = spaces.embedding[row][column];
-      const found = { one: token(one), other: token(other), cosine: cosine(value) };
+      const found = { one: token(one), other: token(other), cosine: hundredths(value) };
       const most = pairsOf(spaces)[0].value;
       return judge(reaches(value, most), words.right(found), `${words.wrong(found)} ${words.hint}`);
     },
@@ -223,8 +223,4 @@ function goToPosition(lesson: Lesson, link: Link, wanted: number, list: readonly
       return unsolved(`${wrong} ${words.hint}`);
     },
   };
-}
-
-function cosine(value: number): string {
-  return Math.abs(value) < 0.005 ? local("0.00") : shown(Number(value.toFixed(2)), 2);
 }

@@ -70,10 +70,6 @@ export function svgText(svg: SVGSVGElement): string {
   return new XMLSerializer().serializeToString(copy);
 }
 
-export function saveSvg(svg: SVGSVGElement, words: string): void {
-  saveText(svgText(svg), "image/svg+xml", words, "svg");
-}
-
 type Painter = () => Promise<string>;
 const painters = new WeakMap<HTMLCanvasElement, Painter>();
 
@@ -123,7 +119,7 @@ export async function copyText(text: string): Promise<boolean> {
 /** Saves the picture inside an element: the one marked `data-picture`, else its first drawing. */
 export function saveInside(element: Element, words: string): void {
   const found = element.querySelector("[data-picture]") ?? element.querySelector("svg, canvas");
-  if (found instanceof SVGSVGElement) saveSvg(found, words);
+  if (found instanceof SVGSVGElement) saveText(svgText(found), "image/svg+xml", words, "svg");
   else if (found instanceof HTMLCanvasElement) void savePng(found, words);
 }
 

@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 
 import type { RunFacts } from "./source";
-import { hasJob, percent, piece, shown, siteTitle, size, sentences, stageOf } from "./words";
+import { hasJob, nameRoom, percent, piece, sentences, shown, siteTitle, size, stageOf } from "./words";
 
 it("numbers are short and honest", () => {
   expect([shown(0.123456), shown(12.3456), shown(-3.5), shown(0), shown(null), shown(1e-9), shown(0.0003, 3)]).toEqual([
@@ -57,4 +57,10 @@ it("notes do not run together: each is a sentence", () => {
     sentences(["the target is its own greedy output", "decoder.1.cross ran the reference: weight changed", " "]),
   ).toBe("The target is its own greedy output. Decoder.1.cross ran the reference: weight changed.");
   expect(sentences(["Read as unknown: ß…"])).toBe("Read as unknown: ß…");
+});
+
+it("tokens have the room that the longest needs, and at most a share", () => {
+  expect(nameRoom([], 400, 0.4)).toBe(46);
+  expect(nameRoom(["a", "twelve"], 400, 0.4)).toBe(70);
+  expect(nameRoom(["a".repeat(99)], 400, 0.4)).toBe(160);
 });

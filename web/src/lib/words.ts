@@ -83,6 +83,16 @@ export function shown(value: number | null | undefined, digits = 4): string {
   return local(text.replace(/^-/, "−").replace("e-", "e−"));
 }
 
+/** Two decimals, and no minus sign before what is written as nought: 0.5 → "0.50", −0.001 → "0.00". */
+export function hundredths(value: number): string {
+  return local((Math.abs(value) < 0.005 ? 0 : value).toFixed(2).replace("-", "−"));
+}
+
+/** A sentence with a capital at its beginning. */
+export function capital(words: string): string {
+  return words[0].toUpperCase() + words.slice(1);
+}
+
 /** 0.042 → "4.2 %"; "100 %" is only said of what is, but for rounding. */
 export function percent(share: number): string {
   const value = share * 100;
@@ -131,12 +141,17 @@ export function piece(token: string): string {
   return token === "" ? "∅" : token.replace(/\n/g, "⏎").replace(/^[ \u2581]/, "·");
 }
 
+/** The room that tokens before bars take: as wide as the longest, and at most a share of the whole. */
+export function nameRoom(tokens: readonly string[], width: number, share: number): number {
+  return Math.min(share * width, 22 + 8 * Math.max(3, ...tokens.map((token) => [...piece(token)].length)));
+}
+
 /** Notes as sentences, each by itself: a capital at the beginning, a full stop at the end. */
 export function sentences(notes: readonly string[]): string {
   return notes
     .map((note) => spoken(note.trim()))
     .filter(Boolean)
-    .map((note) => note[0].toUpperCase() + note.slice(1) + (/[.!?…]$/.test(note) ? "" : "."))
+    .map((note) => capital(note) + (/[.!?…]$/.test(note) ? "" : "."))
     .join(" ");
 }
 
