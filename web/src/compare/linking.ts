@@ -17,14 +17,9 @@ export type Missing =
   | { what: "head"; head: number; heads: number }
   | { what: "query" | "key"; place: number; count: number };
 
-export interface Followed {
-  selection: Selection;
-  /** What the other does not have, so that it stays where it was. */
-  missing: Missing[];
-}
-
-/** What to select in the other, so that it shows what the cursor says. */
-export function followedBy(cursor: Cursor, other: Reach): Followed {
+/** What to select in the other, so that it shows what the cursor says; and what it does not have, so that it stays where
+ * it was. */
+export function followedBy(cursor: Cursor, other: Reach): { selection: Selection; missing: Missing[] } {
   const missing: Missing[] = [];
   const selection: Selection = { view: cursor.view };
   const why = other.absent?.[cursor.view];

@@ -4,15 +4,10 @@ import { dot } from "./arithmetic";
 
 export type Point = [number, number];
 
-export interface Plane {
-  points: Point[];
-  /** The share of the variance that the plane shows. */
-  share: number;
-}
-
 /** The first two principal components of a few vectors: by the eigenvectors of their products with each other, which are
- * far fewer than those of their dimensions. The largest number of a direction is above 0. */
-export function planeOf(vectors: readonly ArrayLike<number>[]): Plane {
+ * far fewer than those of their dimensions. The largest number of a direction is above 0;
+ * `share` is what the plane shows of the variance. */
+export function planeOf(vectors: readonly ArrayLike<number>[]): { points: Point[]; share: number } {
   const count = vectors.length;
   const width = vectors[0]?.length ?? 0;
   const mean = Array.from({ length: width }, (_, k) => vectors.reduce((sum, one) => sum + one[k], 0) / count);

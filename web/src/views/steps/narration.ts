@@ -19,14 +19,8 @@ export interface Part {
   role?: Role;
 }
 
-export interface Sentence {
-  parts: Part[];
-  /** The same without colours. */
-  plain: string;
-}
-
 /** One sentence a step. Words between braces are coloured by their role: "{query}", "{weight:shares}". */
-export function sentences(site: SiteMeta, row: Row, query: number, tokens: string[]): Sentence[] {
+export function sentences(site: SiteMeta, row: Row, query: number, tokens: string[]) {
   const token = word(tokens[query] ?? "");
   return [vectors(site), scores(site, token), weights(site, row), sum(site, token)].map(coloured);
 }
@@ -75,7 +69,8 @@ function scaleOf(row: Row): number {
   return at < 0 || score == null || scaled == null ? 1 : scaled / score;
 }
 
-function coloured(text: string): Sentence {
+/** The parts of a sentence, and the same without colours. */
+function coloured(text: string) {
   const parts = text
     .split(/(\{[^}]+\})/)
     .filter(Boolean)

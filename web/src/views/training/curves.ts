@@ -74,20 +74,14 @@ export function stepsOf(lines: readonly CurveLine[]): number[] {
   return [...new Set(lines.map((line) => line.step))].sort((one, other) => one - other);
 }
 
-export interface Sample {
-  input: string;
-  output: string;
-  reference: string | null;
-}
-
 /** What the model wrote in the last evaluation up to a step. */
-export function samplesAt(lines: readonly CurveLine[], step: number): { step: number; samples: Sample[] } | null {
+export function samplesAt(lines: readonly CurveLine[], step: number) {
   const found = lines.findLast((line) => line.step <= step && Array.isArray(line.samples) && line.samples.length > 0);
   if (found === undefined) return null;
   return { step: found.step, samples: (found.samples as unknown[]).flatMap(sampleOf) };
 }
 
-function sampleOf(value: unknown): Sample[] {
+function sampleOf(value: unknown) {
   const { input, output, reference } = (value ?? {}) as Record<string, unknown>;
   if (typeof input !== "string" || typeof output !== "string") return [];
   return [{ input, output, reference: typeof reference === "string" ? reference : null }];
