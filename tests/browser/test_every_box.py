@@ -124,7 +124,7 @@ def read(page, name, *, products=False):
     is lost where that row moves away between the press and the release.
     """
     row = page.locator(f"[data-testid=box-values] > [data-name='{name}'][data-made=true]")
-    row.locator("button.row").click()
+    row.locator("button.head").click()
     row.locator(".more").wait_for()
     if products:
         row.get_by_test_id("products").wait_for()
@@ -302,7 +302,7 @@ def test_nothing_hangs_over_on_a_phone_and_small_text_can_be_read(case, chromium
     page = tabs.open("model", source=text, window={"width": 390, "height": 844})
     for box in ("encoder.0.attention.norm", "decoder.0.cross", "decoder.0.feed_forward"):
         open_box(page, box)
-        page.locator("[data-testid=box-values] button.row").last.click()
+        page.locator("[data-testid=box-values] button.head").last.click()
         rests(page)
         panel = page.get_by_test_id("detail")
         assert panel.evaluate("one => one.scrollWidth <= one.clientWidth")

@@ -99,7 +99,7 @@ def solve_mystery(page, _):
     exercise = EXERCISES["mystery-1"]
     expect(page.get_by_test_id("mystery-text-answer")).to_have_text("→ – a b")
     page.get_by_test_id("mystery-other").fill("bbc")
-    expect(page.get_by_test_id("mystery-edges").locator("label.changed")).to_have_count(2)
+    expect(page.get_by_test_id("mystery-edges").locator("label.raised")).to_have_count(2)
     program(page, exercise.menus)
     is_graded(page, "not yet")
     for edge in run_code(exercise.solution, exercise.name)["edges"]:

@@ -99,7 +99,7 @@ def test_the_turn_of_a_query_is_a_step_of_its_own(turning, turning_folder):
 
     def first_number(name):
         line = lines.filter(has=page.locator("dt", has_text=re.compile(name)))
-        return line.locator(".fold .number").inner_text()
+        return line.locator(".shown .number").inner_text()
 
     for name, vector in (
         ("^W_Q · input", cell.turn.query),

@@ -92,7 +92,7 @@ class TestDecoding:
         page = tabs.open("decoding", beam=2)
         node = page.get_by_test_id("decoding-tree").locator("[data-state=pruned]").first
         node.hover()
-        expect(page.locator(".card")).to_contain_text("not kept by the beam")
+        expect(page.locator(".told")).to_contain_text("not kept by the beam")
         node.click()
         expect(node).to_have_attribute("aria-pressed", "true")
         token = node.get_attribute("aria-label").split(",")[0]
