@@ -1,7 +1,7 @@
 /** Small pictures of heads. */
 
 import { type Shade, table } from "./colours";
-import { canvasOf } from "./paint.svelte";
+import { canvasOf } from "./pixels";
 import { shareOf, weightScale } from "./scale";
 import type { Matrix, Thumbs } from "./source";
 

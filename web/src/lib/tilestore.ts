@@ -1,7 +1,7 @@
 /** Tiles that are there, tiles on their way, and which to ask for next. */
 
 import { Cache } from "./cache";
-import { canvasOf } from "./paint.svelte";
+import { canvasOf } from "./pixels";
 import type { HeadChoice, Matrix, MatrixStep, SiteMeta, Source } from "./source";
 import { sizeAt, TILE, tileName, type TilePlace } from "./tiles";
 
