@@ -1,0 +1,42 @@
+"""What a stranger tripped over (docs/decisions/0036): numbers out of sight, names on each other, letters too small."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+import clearhead as ch
+from tests.browser.looking import serving
+from tests.browser.test_every_view import OFF
+from tests.browser.watching import SITE, SOURCE, Tabs, comes_to, eventually, rests, says, steady
+from tests.serve.questions.test_python import compiled, last_value
+
+pytestmark = pytest.mark.slow
+
+PHONE = {"width": 360, "height": 740}
+ROOM = {"width": 1280, "height": 720}
+SCROLLED = "element => element.scrollWidth - element.clientWidth"
+ON_EACH_OTHER = """() => {
+    const names = [...document.querySelectorAll("[data-testid=meaning-plane] [data-mark]:not(.hidden) text")];
+    const boxes = names.map(one => [one.textContent, one.getBoundingClientRect()]);
+    return boxes.flatMap(([one, a], at) => boxes.slice(at + 1)
+        .filter(([, b]) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 5 && b.top < a.bottom - 5)
+        .map(([other]) => `${one} ${other}`));
+}"""
+"""Names of the plane that lie on each other by more than the room above and below their letters."""
+OUT_OF_THE_SIDE = """() => [...document.querySelectorAll("main svg text")]
+    .map(one => [one.textContent.trim(), one.getBoundingClientRect()])
+    .filter(([, box]) => box.width && (box.left < 0 || box.right > innerWidth)).map(([text]) => text)"""
+
+
+
+@pytest.mark.parametrize("view", ["intervene", "design"])
+def test_the_lines_that_are_copied_have_the_edits(tabs, demo, view):
+    page = tabs.open(view, edits=OFF)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    steady(page, view)
+    page.get_by_test_id("copy-python").click()
+    expect(page.get_by_test_id("python-said")).to_have_text("Copied")
+    lines = page.evaluate("navigator.clipboard.readText()")
+    off = ch.Edit(at=SITE, step="context", head=1, times=0.0)
+    assert last_value(lines) == ch.trace(demo, SOURCE, edits=[off]).candidates
