@@ -3,7 +3,7 @@
 
 import { countText, local } from "../lib/local";
 import type { Lens, SiteMeta, Spaces } from "../lib/source";
-import { percent } from "../lib/words";
+import { hundredths, percent } from "../lib/words";
 import { chosenPlaces, pairOf } from "../views/meaning/pairs";
 import {
   answeringSide,
@@ -108,10 +108,6 @@ function findOneSided(lesson: Lesson, site: SiteMeta, head: number, goal: number
         : { solved: false, said: `${words.wrong(found)} ${words.hint}` };
     },
   };
-}
-
-function hundredths(value: number): string {
-  return local(value.toFixed(2).replace("-", "−"));
 }
 
 export const layers: Chapter = {

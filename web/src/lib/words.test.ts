@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 
 import type { RunFacts } from "./source";
-import { hasJob, percent, piece, shown, siteTitle, size, sentences, stageOf } from "./words";
+import { hasJob, hundredths, percent, piece, shown, siteTitle, size, sentences, stageOf } from "./words";
 
 it("numbers are short and honest", () => {
   expect([shown(0.123456), shown(12.3456), shown(-3.5), shown(0), shown(null), shown(1e-9), shown(0.0003, 3)]).toEqual([
@@ -12,6 +12,15 @@ it("numbers are short and honest", () => {
     "−∞",
     "1.000e−9",
     "3.00e−4",
+  ]);
+});
+
+it("what rounds to nothing has no minus", () => {
+  expect([hundredths(-0.001), hundredths(0), hundredths(-0.006), hundredths(1.234)]).toEqual([
+    "0.00",
+    "0.00",
+    "−0.01",
+    "1.23",
   ]);
 });
 

@@ -83,6 +83,11 @@ export function shown(value: number | null | undefined, digits = 4): string {
   return local(text.replace(/^-/, "−").replace("e-", "e−"));
 }
 
+/** Two decimals, and no "−0.00". */
+export function hundredths(value: number): string {
+  return local((Math.abs(value) < 0.005 ? 0 : value).toFixed(2).replace("-", "−"));
+}
+
 /** 0.042 → "4.2 %"; "100 %" is only said of what is, but for rounding. */
 export function percent(share: number): string {
   const value = share * 100;
