@@ -40,3 +40,17 @@ def test_the_lines_that_are_copied_have_the_edits(tabs, demo, view):
     lines = page.evaluate("navigator.clipboard.readText()")
     off = ch.Edit(at=SITE, step="context", head=1, times=0.0)
     assert last_value(lines) == ch.trace(demo, SOURCE, edits=[off]).candidates
+
+
+@pytest.mark.parametrize("window", [PHONE, {"width": 1440, "height": 900}], ids=["phone", "desk"])
+def test_the_steepest_slopes_are_in_sight(tabs, demo, window):
+    page = tabs.open("similarity", site=SITE, head=2, query=4, key=1, window=window)
+    rests(page)
+    grid = page.get_by_test_id("slopes")
+    assert grid.locator("xpath=..").evaluate(SCROLLED) <= 0
+    weight = ch.trace(demo, SOURCE)[SITE].head[2].weight[4].double()
+    steepest = (weight.diag() - weight[:, None] * weight).abs().max().item()
+    shown = [abs(float(one.get_attribute("data-value"))) for one in grid.locator("[data-value]").all()]
+    assert max(shown) == pytest.approx(steepest, abs=1e-5)
+    assert not re.search("−0.00(?!\\d)", grid.inner_text())
+    assert page.evaluate(OUT_OF_THE_SIDE) == []
