@@ -54,3 +54,12 @@ def test_the_steepest_slopes_are_in_sight(tabs, demo, window):
     assert max(shown) == pytest.approx(steepest, abs=1e-5)
     assert not re.search("−0.00(?!\\d)", grid.inner_text())
     assert page.evaluate(OUT_OF_THE_SIDE) == []
+
+
+@pytest.mark.parametrize("window", [PHONE, {"width": 1440, "height": 900}], ids=["phone", "desk"])
+def test_names_in_the_plane_do_not_lie_on_each_other(tabs, window):
+    page = tabs.open("meaning", site="decoder.1.attention", head=1, window=window)
+    steady(page, "meaning")
+    assert eventually(page, lambda: page.evaluate(ON_EACH_OTHER) == [])
+    pairs = page.get_by_test_id("spaces-pairs").locator("xpath=..")
+    assert pairs.evaluate(SCROLLED) <= 0
