@@ -63,3 +63,12 @@ def test_names_in_the_plane_do_not_lie_on_each_other(tabs, window):
     assert eventually(page, lambda: page.evaluate(ON_EACH_OTHER) == [])
     pairs = page.get_by_test_id("spaces-pairs").locator("xpath=..")
     assert pairs.evaluate(SCROLLED) <= 0
+
+
+def test_on_a_phone_the_sum_of_a_sequence_is_in_sight(tabs, demo):
+    page = tabs.open("sequence", source="vierundzwanzig", site=SITE, head=0, query=1, window=PHONE)
+    drawing = page.get_by_test_id("sequence-drawing")
+    rests(page)
+    assert len(ch.trace(demo, "vierundzwanzig").sides["encoder"].tokens) <= 5
+    assert drawing.evaluate(SCROLLED) <= 0
+    expect(drawing).to_contain_text("sum")
