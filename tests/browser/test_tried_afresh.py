@@ -72,3 +72,11 @@ def test_on_a_phone_the_sum_of_a_sequence_is_in_sight(tabs, demo):
     assert len(ch.trace(demo, "vierundzwanzig").sides["encoder"].tokens) <= 5
     assert drawing.evaluate(SCROLLED) <= 0
     expect(drawing).to_contain_text("sum")
+
+
+def test_in_german_all_numbers_are_german(tabs):
+    page = tabs.open("design", lang="de", site="encoder.0.attention", preset="same", epsilon=0.05)
+    steady(page, "design")
+    said = page.locator("main").inner_text()
+    assert "0,05" in said
+    assert re.findall(r"\d\.\d\d?(?!\d)", said) == []
