@@ -74,9 +74,41 @@ def test_on_a_phone_the_sum_of_a_sequence_is_in_sight(tabs, demo):
     expect(drawing).to_contain_text("sum")
 
 
+@pytest.mark.parametrize("view", ["sequence", "neurons"])
+def test_a_room_reads_letters_of_ten_pixels(tabs, view):
+    own = {"site": SITE, "head": 0} if view == "sequence" else {}
+    page = tabs.open(view, source="achtundvierzig", projector=1, window=ROOM, **own)
+    steady(page, view)
+    place = "[data-testid=sequence-drawing] .number" if view == "sequence" else "[data-testid=neurons-units] .number"
+    letters = page.locator(place).first.evaluate(
+        """one => {
+            const matrix = one.getScreenCTM?.();
+            return parseFloat(getComputedStyle(one).fontSize) * (matrix ? matrix.a : one.currentCSSZoom);
+        }"""
+    )
+    assert letters >= 10
+
+
 def test_in_german_all_numbers_are_german(tabs):
     page = tabs.open("design", lang="de", site="encoder.0.attention", preset="same", epsilon=0.05)
     steady(page, "design")
     said = page.locator("main").inner_text()
     assert "0,05" in said
     assert re.findall(r"\d\.\d\d?(?!\d)", said) == []
+
+
+def test_units_of_a_compiled_program_are_shown_where_they_are_on(chromium, tmp_path_factory):
+    from clearhead.experiments.rasp_run import compile_to_run
+    from clearhead.rasp import PROGRAMS
+
+    folder = compile_to_run(PROGRAMS["sort"], tmp_path_factory.mktemp("craft") / "sort")
+    with serving(folder.path) as home:
+        tabs = Tabs(chromium, home)
+        page = tabs.open("neurons", source="c a b b a")
+        rests(page)
+        units = page.get_by_test_id("neurons-units").locator("button")
+        assert 0 < units.count() < 20
+        for unit in units.all():
+            assert not says(unit.locator(".bar").inner_text(), 0)
+        tabs.check()
+        tabs.close()
