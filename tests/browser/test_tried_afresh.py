@@ -97,6 +97,26 @@ def test_in_german_all_numbers_are_german(tabs):
     assert re.findall(r"\d\.\d\d?(?!\d)", said) == []
 
 
+def test_what_is_drawn_after_a_long_prompt_is_in_sight(chromium, tmp_path_factory):
+    from tests.training import small_runs
+
+    run = small_runs.trained(small_runs.documents, tmp_path_factory)
+    with serving(run) as home:
+        tabs = Tabs(chromium, home)
+        page = tabs.open("decoding", source="the cat\n" * 4 + "\n" * 12 + "the dog", mode="sample")
+        rests(page)
+        strip, coming = page.get_by_test_id("sampled"), page.locator(".next")
+        assert strip.evaluate("one => one.scrollHeight > one.clientHeight"), "the prompt fills its box"
+
+        def in_sight():
+            inner, outer = coming.bounding_box(), strip.bounding_box()
+            return outer["y"] <= inner["y"] and inner["y"] + inner["height"] <= outer["y"] + outer["height"]
+
+        eventually(page, in_sight)
+        tabs.check()
+        tabs.close()
+
+
 def test_units_of_a_compiled_program_are_shown_where_they_are_on(chromium, tmp_path_factory):
     from clearhead.experiments.rasp_run import compile_to_run
     from clearhead.rasp import PROGRAMS
