@@ -89,6 +89,12 @@ def test_a_room_reads_letters_of_ten_pixels(tabs, view):
     assert letters >= 10
 
 
+def test_on_a_phone_nothing_runs_off_the_side_of_positions(tabs):
+    page = tabs.open("positions", window=PHONE)
+    steady(page, "positions")
+    assert page.evaluate(OUT_OF_THE_SIDE) == []
+
+
 def test_in_german_all_numbers_are_german(tabs):
     page = tabs.open("design", lang="de", site="encoder.0.attention", preset="same", epsilon=0.05)
     steady(page, "design")
