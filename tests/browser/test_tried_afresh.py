@@ -95,6 +95,15 @@ def test_on_a_phone_nothing_runs_off_the_side_of_positions(tabs):
     assert page.evaluate(OUT_OF_THE_SIDE) == []
 
 
+def test_a_page_enlarged_to_twice_its_size_keeps_its_tools(tabs):
+    page = tabs.open("model", window={"width": 720, "height": 450}, fresh=True)
+    for name in ("learn-button", "help-button", "language-de", "theme"):
+        box = page.get_by_test_id(name).bounding_box()
+        assert box["y"] + box["height"] <= 450, name
+    page.get_by_test_id("theme").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
 def test_in_german_all_numbers_are_german(tabs):
     page = tabs.open("design", lang="de", site="encoder.0.attention", preset="same", epsilon=0.05)
     steady(page, "design")
