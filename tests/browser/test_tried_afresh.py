@@ -42,6 +42,21 @@ def test_the_lines_that_are_copied_have_the_edits(tabs, demo, view):
     assert last_value(lines) == ch.trace(demo, SOURCE, edits=[off]).candidates
 
 
+def test_a_patch_is_made_where_the_texts_are_answered_otherwise(chromium, tmp_path_factory):
+    run = compiled(tmp_path_factory)
+    text, other = "a b c a", "a b a a"
+    said = [[row[0].id for row in ch.trace(run, one).candidates] for one in (text, other)]
+    place = next(at for at, (one, another) in enumerate(zip(*said, strict=True)) if one != another)
+    assert place > 0
+    with serving(run) as home:
+        tabs = Tabs(chromium, home)
+        page = tabs.open("intervene", source=text, tab="patch", other=other)
+        expect(page.get_by_test_id("patch-encoder")).to_be_visible()
+        comes_to(page, place=place)
+        tabs.check()
+        tabs.close()
+
+
 @pytest.mark.parametrize("window", [PHONE, {"width": 1440, "height": 900}], ids=["phone", "desk"])
 def test_the_steepest_slopes_are_in_sight(tabs, demo, window):
     page = tabs.open("similarity", site=SITE, head=2, query=4, key=1, window=window)
