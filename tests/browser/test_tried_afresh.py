@@ -29,7 +29,6 @@ OUT_OF_THE_SIDE = """() => [...document.querySelectorAll("main svg text")]
     .filter(([, box]) => box.width && (box.left < 0 || box.right > innerWidth)).map(([text]) => text)"""
 
 
-
 @pytest.mark.parametrize("view", ["intervene", "design"])
 def test_the_lines_that_are_copied_have_the_edits(tabs, demo, view):
     page = tabs.open(view, edits=OFF)
