@@ -235,7 +235,8 @@ def choose_answers(
     if one == two:
         [name] = run.task.answer_names([one])
         raise OptionError(
-            f"both answers at place {at} are {name!r}: there is no difference to recover; give other ones"
+            f"both answers at place {at} are {name!r}: there is no difference to recover; "
+            "choose another place, or name two answers"
         )
     output = names_of(run.model).sides[traced.answer_side][1].spec.output
     has_place = output is not None and output.by_position

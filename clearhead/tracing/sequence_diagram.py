@@ -23,6 +23,8 @@ COLUMN, GROUP, EDGE = 90.0, 20.0, 14.0
 """In pixels: a lifeline's column, what separates queries, keys and values, the margin."""
 LINE, ROW, SCORE_ROW = 15.0, 30.0, 21.0
 """In pixels: a line of text in an object, an arrow with its label, a score's arrow."""
+BELOW_PHASE = 12.0
+"""In pixels: between the title of a step and its first arrow."""
 BETWEEN = 5.0
 """In pixels: between two objects."""
 SHOWN_NUMBERS = 4
@@ -31,7 +33,7 @@ MOST_QUERIES, MOST_KEYS = 6, 12
 """Of longer texts only the query that is followed, and the keys with the largest weights."""
 LONGEST = 8
 """Letters of a token that an object has room for."""
-NARROW, NARROW_EDGE, LETTER = 60.0, 6.0, 7.4
+NARROW, NARROW_EDGE, LETTER = 42.0, 6.0, 7.4
 """In pixels: the narrowest column, where a token's key and value share one, the margin then, a letter."""
 
 ROLE_STYLE = "".join(
@@ -205,7 +207,7 @@ def draw_sequence(exchange: Exchange, *, standalone: bool = True) -> str:
     """Return the diagram as an SVG element; `standalone` makes it a file that follows the reader's light or dark."""
     lifelines = place_lifelines(exchange)
     output, heads = lifelines.output, lifelines.all()
-    top = 84.0 if standalone else 40.0  # on the page, its card has the title
+    top = 84.0 if standalone else 30.0  # on the page, its card has the title
     y = top + 8 + max(lifeline.bottom for lifeline in heads)
     edge = NARROW_EDGE if exchange.folded else EDGE
     width = output.x + exchange.column / 2 + edge
@@ -213,7 +215,7 @@ def draw_sequence(exchange: Exchange, *, standalone: bool = True) -> str:
     weights, y = draw_weights(exchange, lifelines, y, width)
     context = Lifeline(
         role="context",
-        name=shorten(exchange.query_tokens[exchange.followed]),
+        name=shorten(exchange.query_tokens[exchange.followed], min(LONGEST, exchange.letters)),
         lines=lines_of(exchange.steps.context[exchange.followed], exchange.value_names, exchange.letters),
         x=output.x,
         wide=exchange.column - BETWEEN,
@@ -269,6 +271,7 @@ def draw_weights(exchange: Exchange, lifelines: Lifelines, y: float, width: floa
     bias = exchange.bias
     made = f"score × {number(exchange.scale)}" + (" + bias" if bias else "")
     body = phase(y, width, f"3  Weights: {exchange.weighting} of {made}{followed}")
+    y += BELOW_PHASE if exchange.folded else 0  # there the first arrow's number would stand on the title
     for key_index, value in zip(exchange.keys, lifelines.values, strict=True):
         y += ROW
         weight = exchange.steps.weight[exchange.followed, key_index].item()
@@ -290,7 +293,7 @@ def draw_weights(exchange: Exchange, lifelines: Lifelines, y: float, width: floa
         y += ROW
         label = f"× {weight_text(exchange.remainder[0])} in all"
         body.append(arrow(lifelines.others.x, lifelines.summed.x, y, "weight", label, name="weight rest"))
-    return body, y + 1.6 * ROW
+    return body, y + ROW
 
 
 def output_arrow(lifelines: Lifelines, y: float) -> str:
@@ -328,7 +331,8 @@ def place_lifelines(exchange: Exchange) -> Lifelines:
     remaining = None
     if exchange.remainder is not None:
         count = len(exchange.key_tokens) - len(exchange.keys)
-        remaining = Lifeline(role="value", name=f"{count} more", lines=("values",), x=x, wide=wide)
+        words = (f"{count} more", ("values",)) if not folded or letters >= len("999 more") else (f"+{count}", ())
+        remaining = Lifeline(role="value", name=words[0], lines=words[1], x=x, wide=wide)
         x += column
     summed = Lifeline(role="weight", name="sum", lines=() if folded else ("Σ weight", "× value"), x=x, wide=wide)
     output = summed
@@ -347,9 +351,19 @@ def lines_of(vector: Float[Tensor, "d"], names: Sequence[str], letters: int) -> 
     if names:
         lines = [f"{names[index][:5]:<5}{number(value):>6}" for index, value in enumerate(few)]
     else:
-        lines = [number(value) if len(number(value)) <= letters else number(value, 2) for value in few]
+        lines = [fit_number(value, letters) for value in few]
     counted = f"… {len(numbers)} in all"
     return lines if len(few) == len(numbers) else [*lines, counted if len(counted) <= letters else counted[:-7]]
+
+
+def fit_number(value: float, letters: int) -> str:
+    """Return a number with as many of three digits as there is room for, one at least.
+
+    >>> fit_number(-0.0756, 8), fit_number(-0.0756, 6), fit_number(-0.0756, 5)
+    ('−0.0756', '−0.076', '−0.08')
+    """
+    tried = [number(value, digits) for digits in (3, 2, 1)]
+    return next((one for one in tried if len(one) <= letters), tried[-1])
 
 
 def number(value: float, digits: int = 3) -> str:

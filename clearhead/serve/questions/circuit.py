@@ -20,7 +20,6 @@ from clearhead.rasp import PROGRAMS
 from clearhead.serve.budget import FLOAT, JSON_OBJECT, Cost
 from clearhead.serve.curves import Curves
 from clearhead.serve.program import contrast_program, load_program
-from clearhead.serve.python_lines import load_lines
 from clearhead.serve.questions.question import TraceQuestion
 from clearhead.serve.questions.run import examples
 from clearhead.serve.traced import TEXT, Traced
@@ -31,6 +30,7 @@ MOST_EDGES = 600
 CANDIDATES = 6
 LONGEST = 100
 """Tokens of a text for which another one to compare it with is looked for."""
+BROKEN = "\N{REPLACEMENT CHARACTER}"
 TRIED = 60
 """Texts that are tried where none to compare with is given."""
 SIZES = 28
@@ -262,6 +262,8 @@ def find_text(traced: Traced) -> str | None:
     for token, place in islice(product(pool, places), TRIED):
         check_stopped()
         text = tokenizer.decode([*ids[:place], token, *ids[place + 1 :]])
+        if BROKEN in text and BROKEN not in traced.request.source:
+            continue  # half of a letter was replaced, where tokens are bytes
         try:
             contrast_of(traced, text)
         except (OptionError, ShapeError):
@@ -278,8 +280,7 @@ def contrast_lines(traced: Traced, against: str) -> list[str]:
     else:
         given = "from clearhead.experiments.patching import contrast_texts"
         made = f"contrast = contrast_texts(run, [{text!r}], [{against!r}]).contrast"
-    first, *others = load_lines(traced.run)
-    return [first, given, *others, made]
+    return [given, "", made]
 
 
 def check_cost(traced: Traced, graph: Graph, passes: int) -> None:

@@ -312,6 +312,7 @@ def test_the_lines_give_the_answer(name, kind, tmp_path_factory, capsys):
     except OptionError as error:
         pytest.skip(f"this run does not answer it: {error}")
     code = ask(explorer, "python", {"question": name, "asked": asked})["python"]
+    assert code.count("import clearhead as ch") <= 1
     ROWS[name][1](last_value(code), answer)
 
 

@@ -1,7 +1,19 @@
 import { expect, it } from "vitest";
 
 import type { RunFacts } from "./source";
-import { hasJob, nameRoom, percent, piece, sentences, shown, siteTitle, size, stageOf } from "./words";
+import {
+  hasJob,
+  hundredths,
+  nameRoom,
+  percent,
+  piece,
+  sentences,
+  shortened,
+  shown,
+  siteTitle,
+  size,
+  stageOf,
+} from "./words";
 
 it("numbers are short and honest", () => {
   expect([shown(0.123456), shown(12.3456), shown(-3.5), shown(0), shown(null), shown(1e-9), shown(0.0003, 3)]).toEqual([
@@ -12,6 +24,15 @@ it("numbers are short and honest", () => {
     "−∞",
     "1.000e−9",
     "3.00e−4",
+  ]);
+});
+
+it("what rounds to nothing has no minus", () => {
+  expect([hundredths(-0.001), hundredths(0), hundredths(-0.006), hundredths(1.234)]).toEqual([
+    "0.00",
+    "0.00",
+    "−0.01",
+    "1.23",
   ]);
 });
 
@@ -63,4 +84,10 @@ it("tokens have the room that the longest needs, and at most a share", () => {
   expect(nameRoom([], 400, 0.4)).toBe(46);
   expect(nameRoom(["a", "twelve"], 400, 0.4)).toBe(70);
   expect(nameRoom(["a".repeat(99)], 400, 0.4)).toBe(160);
+});
+
+it("a name is cut at its end, to the room that it has", () => {
+  expect(shortened("twelve", 70)).toBe("twelve");
+  expect(shortened(" undvierzigtausend", 100)).toBe("·undvierzi…");
+  expect(shortened("🙂🙂🙂🙂", 30)).toBe("🙂…");
 });

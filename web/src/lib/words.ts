@@ -146,6 +146,13 @@ export function nameRoom(tokens: readonly string[], width: number, share: number
   return Math.min(share * width, 22 + 8 * Math.max(3, ...tokens.map((token) => [...piece(token)].length)));
 }
 
+/** What a name has room for, the gap between it and its bar left out; a letter of 13 px takes 8. */
+export function shortened(token: string, room: number): string {
+  const letters = [...piece(token)];
+  const most = Math.max(2, Math.floor(room / 8) - 1);
+  return letters.length <= most ? letters.join("") : `${letters.slice(0, most - 1).join("")}…`;
+}
+
 /** Notes as sentences, each by itself: a capital at the beginning, a full stop at the end. */
 export function sentences(notes: readonly string[]): string {
   return notes

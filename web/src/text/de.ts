@@ -1219,6 +1219,7 @@ export const de: Text = {
     promotesNote:
       "Was sie hier zum Logit jedes Tokens addiert, wenn man die späteren Schichten weglässt: Aktivierung × Unembedding · J · Ausgangsgewichte; J ist die Jacobi-Matrix der Normen dazwischen bei diesem Token.",
     off: "Bei diesem Token ist sie aus: sie addiert nichts.",
+    unread: "Für sich allein ändert sie keinen Logit: spätere Schichten lesen, was sie addiert.",
     silent: (why) => `Kein Token wird gefördert: ${why}.`,
     logit: "Logit",
     switchOn: "Wieder einschalten",

@@ -294,7 +294,7 @@ export const en = {
     endsAt: "ends at",
     embedding: "embedding",
     notYet: "Not attended yet.",
-    weight: (weight: number): string => `weight ${weight}`,
+    weight: (share: string): string => `weight ${share}`,
   },
   /** The view of positions. */
   positions: {
@@ -468,7 +468,7 @@ export const en = {
       `Its scores take the place of the head’s own: ${edits} ${edits === 1 ? "edit" : "edits"}, each score × ${factor}, as this head multiplies by ${scale} and softmax is to see scores × ${soft ?? `${hard}, where it is argmax`}.`,
     atMost: "at most.",
     sharpNote: "For each scale of the scores: the smallest weight on the target, over all queries of this text.",
-    curveLabel: (scale: string, share: number): string =>
+    curveLabel: (scale: string, share: string): string =>
       `Least weight on the target against the scale; ${scale} is needed for ${share}`,
     noQuery: "No query wants a key that is in this text: choose what a query asks for.",
     sharpWords: (margin: string, scale: string, left: string): string =>
@@ -1251,6 +1251,7 @@ export const en = {
     promotesNote:
       "What it adds to each token's logit here, if the later layers are left out: activation × unembedding · J · output weights, where J is the Jacobian of the norms in between at this token.",
     off: "It is off at this token: it adds nothing.",
+    unread: "It changes no token's logit by itself: later layers read what it adds.",
     silent: (why: string): string => `No token is promoted: ${why}.`,
     logit: "logit",
     switchOn: "Switch on again",

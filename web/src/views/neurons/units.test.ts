@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { NeuronUnit, RunFacts } from "../../lib/source";
-import { boxesOf, effectBars, signedPercent, widthsOf } from "./units";
+import { boxesOf, effectBars, lastWord, listed, signedPercent, widthsOf } from "./units";
 
 const unit = (norm: number): NeuronUnit => ({
   unit: 0,
@@ -48,5 +48,22 @@ describe("bars", () => {
 
   it("say negative shares with a minus sign", () => {
     expect([signedPercent(0.5), signedPercent(-0.031)]).toEqual(["50 %", "−3.1 %"]);
+  });
+});
+
+describe("the units of a list", () => {
+  const numbered = (norms: number[]): NeuronUnit[] => norms.map((norm, at) => ({ ...unit(norm), unit: at }));
+
+  it("add something, or are looked at", () => {
+    expect(listed(numbered([2, 1, 0, 0]), (one) => one === 3).map((one) => one.unit)).toEqual([0, 1, 3]);
+    expect(listed(numbered([0, 0]), () => false)).toHaveLength(1);
+    expect(listed([], () => false)).toEqual([]);
+  });
+
+  it("are those of the last token that stands for text", () => {
+    expect(lastWord(["<s>", "c", "a", "</s>"])).toBe(2);
+    expect(lastWord(["a", "<0xD7>"])).toBe(1);
+    expect(lastWord(["<s>", "</s>"])).toBe(1);
+    expect(lastWord([])).toBe(0);
   });
 });

@@ -14,6 +14,18 @@ export function boxesOf(run: RunFacts | null): string[] {
     .map((box) => box.name);
 }
 
+/** The units that add something, and those that are looked at or switched off; the first where none is. */
+export function listed(units: readonly NeuronUnit[], looked: (unit: number) => boolean): NeuronUnit[] {
+  const some = units.filter((one) => one.norm > 0 || looked(one.unit));
+  return some.length > 0 ? some : units.slice(0, 1);
+}
+
+/** The place of the last token that stands for text: at a marker such as </s> units may all be off. */
+export function lastWord(tokens: readonly string[]): number {
+  const found = tokens.findLastIndex((token) => !/^<(?!0x)[^>]+>$/.test(token));
+  return Math.max(0, found < 0 ? tokens.length - 1 : found);
+}
+
 /** The length of each bar, the longest 1. */
 export function widthsOf(units: readonly NeuronUnit[]): number[] {
   const most = Math.max(0, ...units.map((one) => one.norm));

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { biasOf, divisorAt, entropy, gradientSize, rowAt, slope, weightsAt } from "./saturation";
+import { biasOf, divisorAt, entropy, gradientSize, rowAt, slope, strongest, weightsAt } from "./saturation";
 
 const SCORE = [8, 4, 0, 12];
 const NONE = [0, 0, 0, 0];
@@ -60,4 +60,13 @@ it("rowAt by the head's own divisor is the head's row, with the bias of its posi
   const weights = rowAt(row, 2);
   expect(weights[0] / weights[1]).toBeCloseTo(Math.exp(0.5), 12);
   expect(weights[2]).toBe(0);
+});
+
+describe("strongest", () => {
+  it("are the keys with the largest weights and the chosen one, in their order", () => {
+    expect(strongest([0.1, 0.5, 0, 0.4], 2, 3)).toEqual([1, 2, 3]);
+    expect(strongest([0.1, 0.5, 0, 0.4], 1, 3)).toEqual([0, 1, 3]);
+    expect(strongest([1], 0, 9)).toEqual([0]);
+    expect(strongest([0.2, 0.8], 0, -1)).toEqual([0, 1]);
+  });
 });

@@ -33,6 +33,13 @@ export function slope(weights: ArrayLike<number>, of: number, by: number): numbe
   return weights[of] * ((of === by ? 1 : 0) - weights[by]);
 }
 
+/** The keys with the largest weights, and the chosen one, in their order in the text. */
+export function strongest(weights: ArrayLike<number>, chosen: number, many: number): number[] {
+  const others = Array.from(weights, (_, key) => key).filter((key) => key !== chosen);
+  const most = others.toSorted((a, b) => weights[b] - weights[a] || a - b).slice(0, Math.max(1, many - 1));
+  return [chosen, ...most].sort((a, b) => a - b);
+}
+
 /** The size of softmax's gradient: the root of the sum of all its squared slopes. */
 export function gradientSize(weights: ArrayLike<number>): number {
   let [squares, cubes] = [0, 0];
