@@ -3,7 +3,8 @@
 >>> from clearhead import exercises
 >>> exercises.check("scale", lambda scores, d: scores / d)
 scale: not yet
-Given 2 scores and d = 4, at row 0, column 0: expected 1, came 0.5.
+Given the scores 2 and -1 and d = 4, at row 0, column 0: expected 1, came 0.5.
+It was called with scores = [[2, -1]]; d = 4.
 That divides by d. Divide by the square root of d, so that scores of long vectors keep a variance of 1.
 """
 

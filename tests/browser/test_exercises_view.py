@@ -32,7 +32,7 @@ def test_a_puzzle_is_solved_by_menus(tabs):
 def test_a_program_of_the_address_is_graded_in_german(tabs):
     page = tabs.open("exercises", exercise="reverse", lines="\n".join(EXERCISES["reverse"].menus), lang="de")
     verdict_is(page, "right")
-    expect(page.get_by_test_id("verdict")).to_contain_text("Daraus werden 4 Schichten und 2 Köpfe")
+    expect(page.get_by_test_id("verdict")).to_contain_text("Daraus werden 4 Schichten, 2 Köpfe, 5 Operationen")
 
 
 def test_a_slip_is_pointed_at_and_repaired(tabs):

@@ -146,7 +146,7 @@ def test_the_tokeniser_cuts_what_is_typed(opened, demo):
     tree = MergeRules.of(tokenizer).tree(tokenizer.token(int(ids[place])))
     ranks = [str(node.rank) for node in tree if node.rank is not None]
     assert len(ranks) > 1
-    expect(page.get_by_test_id("tokens-trees").locator(".now .rank")).to_have_text(ranks)
+    expect(page.get_by_test_id("tokens-trees").locator(".raised .rank")).to_have_text(ranks)
 
 
 def test_the_film_shows_the_weights_of_each_step(opened, demo, demo_folder):

@@ -3,20 +3,11 @@
 import json
 import re
 from importlib.resources import files
-from pathlib import Path
 
 import pytest
 
 from clearhead.errors import DataError
-from clearhead.exercises.lesson import CHAPTERS, find_lesson, lesson_tags, read_lesson
-
-LINKS = Path("web/src/learn/links.ts")
-
-
-@pytest.mark.skipif(not LINKS.is_file(), reason="without the page's source")
-def test_the_chapters_are_those_of_the_page():
-    table = LINKS.read_text(encoding="utf-8").partition("readonly Link[]> = {")[2].partition("\n};")[0]
-    assert tuple(re.findall("^  ([a-z]+): ", table, re.MULTILINE)) == CHAPTERS
+from clearhead.exercises.lesson import find_lesson, lesson_tags, read_lesson
 
 
 def test_the_lessons_that_come_with_it_are_alike_in_both_languages():
